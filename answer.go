@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// Failed is an answer per id: the jobs named in it failed, the others of the batch succeeded. The
-// error of an id may be a [Postpone], a [Limit] or a [Bury].
+// Failed is an answer per id. The named jobs have failed, and the other jobs of the batch are done. The
+// error of an id may be a [Postpone], a [Throttle] or a [Bury].
 type Failed map[string]error
 
-// Unwrap returns the errors in order of the ids.
+// Unwrap returns the errors in the order of their ids.
 func (f Failed) Unwrap() []error {
 	var errs []error
 	for _, id := range slices.Sorted(maps.Keys(f)) {
@@ -23,7 +23,7 @@ func (f Failed) Unwrap() []error {
 	return errs
 }
 
-// Error lists the ids and their errors in order of the ids.
+// Error lists the ids with their errors, in the order of the ids.
 func (f Failed) Error() string {
 	parts := make([]string, 0, len(f))
 	for _, id := range slices.Sorted(maps.Keys(f)) {
@@ -32,17 +32,17 @@ func (f Failed) Error() string {
 	return strings.Join(parts, "; ")
 }
 
-// Postpone is the answer "not now": the jobs are put back, no failure is counted. For when what the
-// handler calls is busy or away.
+// Postpone is the answer "try again later". It does not count as a failure. A handler returns it while a
+// service that it calls is busy or away.
 type Postpone struct {
-	After  time.Duration // the jobs are due again that much later
+	After  time.Duration // the jobs are due again after this time
 	Reason string
 }
 
-// Error says when the batch is due again, and why.
+// Error returns the delay and the reason.
 func (p Postpone) Error() string { return fmt.Sprintf("postponed by %s: %s", p.After, p.Reason) }
 
-// As lets errors.As find the value also where a pointer to it was returned.
+// As makes errors.As find the value if a handler returned a pointer to it.
 func (p Postpone) As(target any) bool {
 	into, ok := target.(*Postpone)
 	if ok {
@@ -51,37 +51,41 @@ func (p Postpone) As(target any) bool {
 	return ok
 }
 
-// Limit is the answer "these are too many for whom I call": the jobs are put back, no failure is counted, and no id of their group
-// begins in the whole cluster before the time is over. Groups are the queue's rule of that name; without it Limit is [Postpone].
-type Limit struct {
-	Prefix string        // the group; "": that of each job that it is the answer to
-	For    time.Duration // up to an hour
+// Throttle is the answer "too many requests for this group". The jobs are postponed, which does not count as
+// a failure, and no job of their group begins in the cluster before the time is over. The queue's rule
+// groups defines groups. Without that rule Throttle is a [Postpone].
+type Throttle struct {
+	Prefix string        // the group; "" stands for the group of each job that gets this answer
+	For    time.Duration // at most an hour
 }
 
-// Error says which group waits, and for how long.
-func (l Limit) Error() string {
+// Error returns the group and the time.
+func (l Throttle) Error() string {
 	if l.Prefix == "" {
 		return fmt.Sprintf("limited for %s", l.For)
 	}
 	return fmt.Sprintf("%s limited for %s", l.Prefix, l.For)
 }
 
-// As lets errors.As find the value also where a pointer to it was returned.
-func (l Limit) As(target any) bool {
-	into, ok := target.(*Limit)
+// As makes errors.As find the value if a handler returned a pointer to it.
+func (l Throttle) As(target any) bool {
+	into, ok := target.(*Throttle)
 	if ok {
 		*into = l
 	}
 	return ok
 }
 
-// Bury is the answer "never retry this": the payloads go to the morgue at once, whatever retries
-// are left.
+// Bury is the answer "never retry". The payloads go to the morgue at once, even if retries are left.
 type Bury struct {
-	Reason string // kept with the job
+	Reason string // kept with the payloads
+	// Payloads are the positions in Job.Payloads of the payloads to bury. nil stands for all. The other
+	// payloads come again at once, and this does not count as a retry. A position that the job does not
+	// have makes the answer a failure.
+	Payloads []int
 }
 
-// Error is the reason.
+// Error returns the reason.
 func (b Bury) Error() string {
 	if b.Reason == "" {
 		return "buried by its handler"
@@ -89,7 +93,7 @@ func (b Bury) Error() string {
 	return b.Reason
 }
 
-// As lets errors.As find the value also where a pointer to it was returned.
+// As makes errors.As find the value if a handler returned a pointer to it.
 func (b Bury) As(target any) bool {
 	into, ok := target.(*Bury)
 	if ok {

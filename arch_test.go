@@ -22,6 +22,17 @@ const modulePath = "github.com/lowkiq/lowkiq"
 // written as "lowkiq", which keeps its packages apart from the standard library's.
 type imports map[string][]string
 
+// add adds what a file of a package imports.
+func (graph imports) add(pkg string, syntax *ast.File) {
+	for _, spec := range syntax.Imports {
+		imported, _ := strconv.Unquote(spec.Path.Value)
+		if below, ok := strings.CutPrefix(imported, modulePath); ok {
+			imported = "lowkiq" + below
+		}
+		graph[pkg] = append(graph[pkg], imported)
+	}
+}
+
 // Names that stand in the rules. "x/..." is x and all below it.
 const (
 	stdlib  = "the standard library"
@@ -39,27 +50,44 @@ var only = map[string][]string{
 
 // never says what packages must not import.
 var never = map[string][]string{
-	"lowkiq/rebalance/...":     {"lowkiq/queue/...", "lowkiq/node/...", "lowkiq/web/...", "net/http/...", goRedis, "lowkiq/internal/redisdb"},
-	"lowkiq/queue/...":         {raft, gossip, "lowkiq/rebalance/...", "lowkiq/membership/...", "lowkiq/node/..."},
-	"lowkiq/queue":             {"lowkiq/queue/browse", "lowkiq/queue/audit", "lowkiq/queue/recurring", "lowkiq/queue/transfer"}, // producers link none of them
-	"lowkiq/queue/lease":       {"lowkiq/queue"},
-	"lowkiq/queue/browse":      {"lowkiq/queue/audit"},
-	"lowkiq/membership/...":    {raft, goRedis, "lowkiq/internal/redisdb", "lowkiq/rebalance/...", "lowkiq/queue/..."},
-	"lowkiq/metrics/...":       {"lowkiq/node/..."},
-	"lowkiq/node/...":          {"lowkiq/web/..."},
-	"lowkiq/status":            {"lowkiq/node/...", "lowkiq/web/...", raft, gossip},
-	"lowkiq/web/...":           {"lowkiq/node/..."},
-	"lowkiq/node/internal/...": {"lowkiq/node/...", "lowkiq/web/...", goRedis, "lowkiq/internal/redisdb"}, // rooms know neither each other nor the node
+	"lowkiq/rebalance/...":      {"lowkiq/queue/...", "lowkiq/node/...", "lowkiq/web/...", "net/http/...", goRedis, "lowkiq/internal/store/redisdb"},
+	"lowkiq/queue/...":          {raft, gossip, "lowkiq/rebalance/...", "lowkiq/membership/...", "lowkiq/node/..."},
+	"lowkiq/queue":              {"lowkiq/queue/browse", "lowkiq/queue/audit", "lowkiq/queue/recurring", "lowkiq/queue/remove", "lowkiq/queue/transfer"}, // producers link none of them
+	"lowkiq/queue/lease":        {"lowkiq/queue"},
+	"lowkiq/queue/browse":       {"lowkiq/queue/audit"},
+	"lowkiq/membership/...":     {raft, goRedis, "lowkiq/internal/store/redisdb", "lowkiq/rebalance/...", "lowkiq/queue/..."},
+	"lowkiq/metrics/...":        {"lowkiq/node/..."},
+	"lowkiq/node/...":           {"lowkiq/web/...", "lowkiq/status", "lowkiq/queue/browse", "lowkiq/queue/audit", "lowkiq/queue/days", "lowkiq/queue/remove", "lowkiq/queue/transfer"}, // they inspect
+	"lowkiq/status":             {"lowkiq/node/...", "lowkiq/web/...", raft, gossip},
+	"lowkiq/web/...":            {"lowkiq/node/..."},
+	"lowkiq/web/actions":        {"lowkiq/web", "lowkiq/web/auth", "lowkiq/web/dashboard", "net/http/..."}, // callers give it plain values
+	"lowkiq/cmd/internal/...":   {"lowkiq/node/...", "lowkiq/web/...", "lowkiq/internal/network/remote"},   // lowkiq-migrate links them
+	"lowkiq/cmd/lowkiq-migrate": {"lowkiq/node/...", "lowkiq/web/..."},
+	"lowkiq/node/internal/...":  {"lowkiq/node/...", "lowkiq/web/...", goRedis, "lowkiq/internal/store/redisdb"}, // rooms know neither each other nor the node
+}
+
+// shelves are the directories of internal/. A package stands on a shelf, or is listed here itself.
+var shelves = []string{
+	"lowkiq/internal/calendar",
+	"lowkiq/internal/model",
+	"lowkiq/internal/network/...", // addresses, connections, certificates
+	"lowkiq/internal/process/...", // a process of this host: who it is, its memory, its log, its waits
+	"lowkiq/internal/store/...",   // what Redis keeps, and how it is reached
+	"lowkiq/internal/testing/...", // what tests alone use
+	"lowkiq/internal/text/...",    // texts that people write and read
+	"lowkiq/internal/verdict",     // what a handler's answer means, to nodes and to lowkiqtest
 }
 
 // importers says who alone may import a package; tests always may.
 var importers = map[string][]string{
-	goRedis:                       {"lowkiq/internal/redisdb", "lowkiq/internal/redistest", "lowkiq/bench/..."},
-	"lowkiq/cmd/...":              {"lowkiq/cmd/...", "lowkiq/e2e/..."},
-	"lowkiq/internal/redistest":   {"lowkiq/e2e/..."},
-	"lowkiq/internal/clitest":     {}, // tests alone
-	"lowkiq/internal/historytest": {}, // the same
-	"lowkiq/internal/rubystates":  {}, // the same
+	goRedis:                               {"lowkiq/internal/store/redisdb", "lowkiq/internal/testing/redistest", "lowkiq/internal/testing/clitest", "lowkiq/lab/bench/..."},
+	"lowkiq/cmd/...":                      {"lowkiq/cmd/...", "lowkiq/e2e/..."},
+	"lowkiq/lab/...":                      {"lowkiq/lab/...", "lowkiq/e2e/...", "lowkiq/deploy/..."}, // what measures and shows is no part of the product
+	"lowkiq/migrate/...":                  {"lowkiq/migrate/...", "lowkiq/cmd/lowkiq-migrate"},       // a node links none of it
+	"lowkiq/internal/testing/redistest":   {"lowkiq/e2e/..."},
+	"lowkiq/internal/testing/clitest":     {}, // tests alone
+	"lowkiq/internal/testing/historytest": {}, // the same
+	"lowkiq/migrate/rubystates":           {}, // the same
 }
 
 // vague names say nothing about what a package answers.
@@ -91,6 +119,9 @@ func objection(pkg, imported string) string {
 		if within(pkg, []string{subject}) && within(imported, forbidden) {
 			return strings.TrimSuffix(subject, "/...") + " must not know it"
 		}
+	}
+	if within(pkg, []string{"lowkiq/internal/..."}) && !within(pkg, shelves) {
+		return "it stands on no shelf: the shelves are " + strings.Join(shelves, ", ")
 	}
 	for target, allowed := range importers {
 		if within(imported, []string{target}) && !within(pkg, allowed) {
@@ -124,11 +155,58 @@ func isStandard(pkg string) bool {
 func keySpellers(sources map[string]string) []string {
 	var found []string
 	for _, file := range slices.Sorted(maps.Keys(sources)) {
-		if file != "internal/redisdb/keys.go" && strings.Contains(sources[file], "lk:{") {
+		if file != "internal/store/redisdb/keys.go" && strings.Contains(sources[file], "lk:{") {
 			found = append(found, file)
 		}
 	}
 	return found
+}
+
+// maxNodeLines is the maximum number of lines of code of this module, without comments and empty lines, that
+// a program with a node links.
+const maxNodeLines = 27_000
+
+// inspectors are for the API, the pages and the commands. Jobs are handled without them.
+var inspectors = []string{"lowkiq/status", "lowkiq/queue/browse", "lowkiq/queue/audit", "lowkiq/queue/days", "lowkiq/queue/remove", "lowkiq/queue/transfer"}
+
+func TestNodeLinksLittle(t *testing.T) {
+	t.Parallel()
+	graph, lines := make(imports), map[string]int{}
+	walkSources(t, func(file string, syntax *ast.File) {
+		pkg := path.Join("lowkiq", path.Dir(file))
+		graph.add(pkg, syntax)
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(text)) {
+			if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "//") {
+				lines[pkg]++
+			}
+		}
+	})
+	linked, sum := map[string]bool{}, 0
+	var link func(pkg string)
+	link = func(pkg string) {
+		if linked[pkg] || lines[pkg] == 0 {
+			return
+		}
+		linked[pkg] = true
+		sum += lines[pkg]
+		for _, imported := range graph[pkg] {
+			link(imported)
+		}
+	}
+	link("lowkiq/node")
+	for _, pkg := range inspectors {
+		if linked[pkg] {
+			t.Errorf("a program with a node links %s", pkg)
+		}
+	}
+	if sum > maxNodeLines {
+		t.Errorf("a program with a node links %d lines of code of this module, at most %d are allowed", sum, maxNodeLines)
+	}
+	t.Logf("a program with a node links %d lines of code of %d packages", sum, len(linked))
 }
 
 // walkSources calls visit with every non-test Go file of this module, nested
@@ -166,14 +244,7 @@ func TestPackagesImportDownwardsOnly(t *testing.T) {
 	t.Parallel()
 	graph := make(imports)
 	walkSources(t, func(file string, syntax *ast.File) {
-		pkg := path.Join("lowkiq", path.Dir(file))
-		for _, spec := range syntax.Imports {
-			imported, _ := strconv.Unquote(spec.Path.Value)
-			if below, ok := strings.CutPrefix(imported, modulePath); ok {
-				imported = "lowkiq" + below
-			}
-			graph[pkg] = append(graph[pkg], imported)
-		}
+		graph.add(path.Join("lowkiq", path.Dir(file)), syntax)
 	})
 	if len(graph["lowkiq"]) == 0 {
 		t.Fatal("found no imports of the root package: the test looks in the wrong place")
@@ -195,7 +266,7 @@ func TestOneFileSpellsRedisKeys(t *testing.T) {
 		})
 	})
 	for _, file := range keySpellers(sources) {
-		t.Errorf("%s spells a Redis key; only internal/redisdb/keys.go does", file)
+		t.Errorf("%s spells a Redis key; only internal/store/redisdb/keys.go does", file)
 	}
 }
 
@@ -231,7 +302,7 @@ func TestObjections(t *testing.T) {
 		{"lowkiq/rebalance", "lowkiq/web", true},
 		{"lowkiq/rebalance/deep", "lowkiq/node/handler", true},
 		{"lowkiq/rebalance", "github.com/redis/go-redis/v9", true},
-		{"lowkiq/internal/redisdb", "github.com/redis/go-redis/v9", false},
+		{"lowkiq/internal/store/redisdb", "github.com/redis/go-redis/v9", false},
 		{"lowkiq/queue", "github.com/redis/go-redis/v9", true},
 		{"lowkiq/queue", "github.com/hashicorp/raft", true},
 		{"lowkiq/queue", "github.com/hashicorp/memberlist", true},
@@ -249,18 +320,33 @@ func TestObjections(t *testing.T) {
 		{"lowkiq/node/internal/claims", "lowkiq/node/internal/lease", true},
 		{"lowkiq/node/internal/claims", "lowkiq/node", true},
 		{"lowkiq/node", "lowkiq/cmd/lowkiq-node", true},
-		{"lowkiq/node", "lowkiq/internal/redistest", true},
+		{"lowkiq/node", "lowkiq/internal/testing/redistest", true},
 		{"lowkiq/node", "lowkiq/web", true},
 		{"lowkiq/node", "lowkiq/web/dashboard", true},
-		{"lowkiq/node", "lowkiq/status", false},
+		{"lowkiq/node", "lowkiq/status", true},
+		{"lowkiq/node/internal/runner", "lowkiq/queue/browse", true},
 		{"lowkiq/status", "lowkiq/web", true},
 		{"lowkiq/metrics", "lowkiq/node", true},
 		{"lowkiq/web", "lowkiq/node", true},
+		{"lowkiq/web", "lowkiq/web/actions", false},
+		{"lowkiq/web/actions", "net/http", true},
+		{"lowkiq/web/actions", "lowkiq/web/auth", true},
 		{"lowkiq/web", "lowkiq/cmd/lowkiq-node", true},
 		{"lowkiq/cmd/lowkiq-node", "lowkiq/node", false},
 		{"lowkiq/cmd/lowkiq-node", "github.com/redis/go-redis/v9", true},
 		{"lowkiq/e2e", "lowkiq/cmd/lowkiq-node", false},
-		{"lowkiq/internal/redistest", "github.com/redis/go-redis/v9", false},
+		{"lowkiq/internal/testing/redistest", "github.com/redis/go-redis/v9", false},
+		{"lowkiq/node", "lowkiq/lab/judge", true},
+		{"lowkiq/e2e", "lowkiq/lab/judge", false},
+		{"lowkiq/node", "lowkiq/migrate/movein", true},
+		{"lowkiq/cmd/lowkiq-node", "lowkiq/migrate/movein", true},
+		{"lowkiq/cmd/internal/connect", "lowkiq/migrate/rubyqueue", true},
+		{"lowkiq/cmd/lowkiq-migrate", "lowkiq/migrate/movein", false},
+		{"lowkiq/cmd/lowkiq-migrate", "lowkiq/web", true},
+		{"lowkiq/cmd/internal/config", "lowkiq/node", true},
+		{"lowkiq/cmd/internal/exit", "lowkiq/web", true},
+		{"lowkiq/internal/anything", "fmt", true},
+		{"lowkiq/internal/text/suggest", "fmt", false},
 		{"lowkiq/node/util", "fmt", true},
 		{"lowkiq/pkg/queue", "fmt", true},
 	} {
@@ -276,7 +362,7 @@ func TestObjections(t *testing.T) {
 func TestKeySpellersObjects(t *testing.T) {
 	t.Parallel()
 	got := keySpellers(map[string]string{
-		"internal/redisdb/keys.go": `"lk:{"`, "node/runner.go": `"lk:{" + cluster`, "web/api.go": `"look"`,
+		"internal/store/redisdb/keys.go": `"lk:{"`, "node/runner.go": `"lk:{" + cluster`, "web/api.go": `"look"`,
 	})
 	if want := []string{"node/runner.go"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)

@@ -8,22 +8,21 @@ import (
 	"unicode/utf8"
 )
 
-// Batch is what one handler call receives: up to batch_size jobs of one shard.
+// Batch has the jobs of a handler call: up to batch_size jobs of a shard.
 type Batch struct {
 	Shard Shard
-	// Fence is the fencing token of the shard's claim. It only grows. A handler that writes to its
-	// own store can send it along, so that the store can refuse a writer whose shard has been taken
-	// over (I1).
+	// Fence is the fencing token of the shard's claim. It only rises. A handler can write it to its own
+	// store, so that the store can refuse the handler of a former owner of the shard (I1).
 	Fence int64
-	// Flight is the number of the pop that delivered the jobs, counted per claim.
+	// Flight is the number of the pop that took the jobs. It counts the pops of a claim.
 	Flight int64
 	Jobs   []Job
 
-	answers *answers // what the handler says beside done or failed; copies of a batch share it
+	answers *answers // results, states and notes of the handler; copies of a batch share it
 }
 
-// NewBatch makes a batch as a node does: what is answered to a copy of it, by a middleware say, is
-// answered to it. A literal will do for tests of handlers that copy none.
+// NewBatch returns a batch as a node makes it. Copies of it share their answers, so a middleware may copy
+// a batch. A test of a handler may use a literal if nothing copies it.
 func NewBatch(shard Shard, fence, flight int64, jobs []Job) *Batch {
 	own := &struct {
 		Batch
@@ -33,38 +32,38 @@ func NewBatch(shard Shard, fence, flight int64, jobs []Job) *Batch {
 	return &own.Batch
 }
 
-// What one answer may carry, bytes.
+// Limits of an answer.
 const (
-	MaxResultBytes = 256 << 10 // longest result of a job
-	MaxStateBytes  = 64 << 10  // longest state of an id
+	MaxResultBytes = 256 << 10 // bytes of the result of a job
+	MaxStateBytes  = 64 << 10  // bytes of the state of an id
 )
 
-// Answer is what a handler says of one job beside done or failed. It counts if the job is done: it is
-// stored in one step with that, or not at all, and at most once. An answer about an id that is not in
-// the batch fails all of it, one that is too long fails its job.
+// Answer sets the result of a job and the state of its id. Redis stores them once, in the step that takes
+// the job as done. They are not stored if the job fails. An answer for an id that is not in the batch
+// fails the whole batch. An answer that is too long fails its job.
 type Answer struct {
 	all *answers
 	id  string
 }
 
-// Answered is what a handler has said of a job with [Answer].
+// Answered has the values that a handler has set with [Answer].
 type Answered struct {
-	Result []byte // nil: none; an empty one is not nil
-	State  []byte // as Result; see Stated
-	Stated bool   // the state is replaced by State, or deleted if that is nil
+	Result []byte // nil without a result; an empty result is not nil
+	State  []byte // the new state, if Stated; nil deletes the state
+	Stated bool   // the handler has set the state
 }
 
-// Note is what a handler says of a job while it works on it. What is zero stays as it was.
+// Note is a progress report of a handler about a job. Zero fields keep their earlier values.
 type Note struct {
-	Progress float64 // how much is done, 0 to 1
-	Log      string  // a line of up to MaxLogBytes bytes of UTF-8: the last one is shown
-	State    []byte  // replaces the id's state now, whatever becomes of the job; not nil, see [Answer.State]
+	Progress float64 // the share that is done, from 0 to 1
+	Log      string  // a line of at most MaxLogBytes bytes of UTF-8; pages show the last line
+	State    []byte  // if not nil, replaces the id's state at once, even if the job fails later; see [Answer.State]
 }
 
-// MaxLogBytes is the longest line of a note.
+// MaxLogBytes is the maximum length of the line of a note.
 const MaxLogBytes = 1 << 10
 
-// Check says what is wrong with a note.
+// Check returns an [ErrNote] if the note is not valid.
 func (n *Note) Check() error {
 	switch {
 	case !(n.Progress >= 0 && n.Progress <= 1): // NaN, too
@@ -79,14 +78,13 @@ func (n *Note) Check() error {
 	return nil
 }
 
-// Note tells people how far a job of the batch is: lists of what is in flight, and the id's page,
-// show it, and what is logged stays with the run in the queue's journal, the last kilobyte. The notes about
-// one id in a second are sent as one; one with a state is sent at once, and is stored when Note returns:
-// where the next attempt goes on if this one fails. A note is no sign of life that the job needs: the
-// lease is.
+// Note reports the progress of a job of the batch. Pages and lists of in-flight jobs show it, and the
+// journal keeps the last kilobyte of the lines with the run. Notes of an id within a second are sent
+// together. A note with a state is sent at once, and is stored when Note returns, so that the next run
+// can continue from it. A job needs no notes to stay alive, because the lease keeps it.
 //
-// ErrEnded says that the job is not this handler's any more, which is a good moment to stop. Errors of
-// what is sent later are not told.
+// Note returns [ErrEnded] if the job is no longer in the handler's flight. The handler may stop then.
+// Note does not report errors of notes that are sent later.
 func (b *Batch) Note(ctx context.Context, id string, note Note) error {
 	if err := note.Check(); err != nil {
 		return fmt.Errorf("job %q: %w", id, err)
@@ -106,12 +104,12 @@ func (b *Batch) Note(ctx context.Context, id string, note Note) error {
 	return b.answers.notes.TakeNote(ctx, b, id, note)
 }
 
-// NoteTaker takes the notes of handlers; batch is that on which [Batch.Note] was called.
+// NoteTaker takes the notes of handlers. batch is the receiver of [Batch.Note].
 type NoteTaker interface {
 	TakeNote(ctx context.Context, batch *Batch, id string, note Note) error
 }
 
-// NoteFunc is a function as a [NoteTaker].
+// NoteFunc adapts a function to a [NoteTaker].
 type NoteFunc func(ctx context.Context, batch *Batch, id string, note Note) error
 
 // TakeNote calls f.
@@ -119,8 +117,8 @@ func (f NoteFunc) TakeNote(ctx context.Context, batch *Batch, id string, note No
 	return f(ctx, batch, id, note)
 }
 
-// NotesTo says who takes the notes about a batch, before a handler has it: for nodes, and for tests of
-// handlers. Without it they go nowhere.
+// NotesTo sets the taker of the batch's notes. Nodes, and tests of handlers, call it before the handler
+// gets the batch. Without a taker, notes are dropped.
 func (b *Batch) NotesTo(taker NoteTaker) {
 	if b.answers == nil {
 		b.answers = &answers{}
@@ -132,11 +130,11 @@ type answers struct {
 	mu   sync.Mutex
 	byID map[string]Answered // guarded by mu
 	over bool                // the call has ended; guarded by mu
-	// notes is set before the call; nil: nobody takes notes.
+	// notes is set before the call; nil drops notes.
 	notes NoteTaker
 }
 
-// Answer is the answer to a job of the batch, which several goroutines may give.
+// Answer returns the answer for a job of the batch. Several goroutines may use it.
 func (b *Batch) Answer(id string) *Answer {
 	if b.answers == nil {
 		b.answers = &answers{}
@@ -144,23 +142,23 @@ func (b *Batch) Answer(id string) *Answer {
 	return &Answer{b.answers, id}
 }
 
-// Result is for those who wait for the job's end with a call, and for nobody if there are none (see
-// [Job.Callers]): up to MaxResultBytes of any kind, which are not copied. All calls that the batch has
-// of an id get the same one, the last that was given. It returns a.
+// Result sets the result of the job, at most MaxResultBytes, which are not copied. The calls that wait
+// for the job get it (see [Job.Callers]); without calls it is dropped. The last result that is set
+// counts. It returns a.
 func (a *Answer) Result(data []byte) *Answer {
 	return a.change(func(all *Answered) { all.Result = some(data) })
 }
 
-// State replaces the state of the id, up to MaxStateBytes, which are not copied: the id's next job
-// gets it in [Job.State]. nil deletes it. The queue's rules must keep states
-// (node.QueueConfig.State), else the batch fails. As one handler at a time has an id, and the state
-// is stored in one step with the end of the job that it came with, no update is lost and none counts
-// twice: what a handler does to the state alone is done exactly once. It returns a.
+// State sets the state of the id, at most MaxStateBytes, which are not copied. nil deletes it. The next
+// job of the id gets it in [Job.State]. The batch fails if the queue's rules keep no states
+// (node.QueueConfig.State). Only one handler at a time has an id, and Redis stores the state in the step
+// that ends the job. So no update is lost or applied twice: changes to the state alone happen exactly
+// once. It returns a.
 func (a *Answer) State(data []byte) *Answer {
 	return a.change(func(all *Answered) { all.State, all.Stated = data, true })
 }
 
-// some is never nil.
+// some returns data, or an empty slice for nil.
 func some(data []byte) []byte {
 	if data == nil {
 		return []byte{}
@@ -183,7 +181,7 @@ func (a *Answer) change(change func(*Answered)) *Answer {
 	return a
 }
 
-// Answers are what has been answered so far, by id: for middlewares and tests. nil if nothing has.
+// Answers returns the answers so far, by id, for middlewares and tests. It returns nil without answers.
 func (b *Batch) Answers() map[string]Answered {
 	if b.answers == nil {
 		return nil
@@ -193,8 +191,8 @@ func (b *Batch) Answers() map[string]Answered {
 	return maps.Clone(b.answers.byID)
 }
 
-// EndAnswers is Answers for the node when the call has ended: what a goroutine that the handler has
-// left behind says from then on is not heard. The map is the node's alone.
+// EndAnswers returns the answers, by id, after the handler's call has ended. Later answers and notes, of
+// goroutines that the handler has left behind, are ignored. Nodes call it.
 func (b *Batch) EndAnswers() map[string]Answered {
 	if b.answers == nil {
 		return nil

@@ -59,7 +59,7 @@ func Example_encrypted() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	cards := node.QueueConfig{Name: "cards", Push: rules}
+	cards := node.QueueConfig{Name: "cards", Codec: codec}
 	err = n.Handle(cards, lowkiq.HandlerFunc(func(_ context.Context, batch *lowkiq.Batch) error {
 		for _, p := range batch.Jobs[0].Payloads {
 			fmt.Printf("handled: %s\n", p.Data)

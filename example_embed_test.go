@@ -14,6 +14,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/node"
+	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
 // A node in a program that has other things to do: it logs where the program logs, its readiness is
@@ -32,7 +33,7 @@ func Example_embedded() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	err = n.Handle(node.QueueConfig{Name: "orders", Shards: 4, BatchSize: 100}, lowkiq.HandlerFunc(
+	err = n.Handle(node.QueueConfig{Name: "orders", Shards: 4, Rules: rules.Rules{BatchSize: 100}}, lowkiq.HandlerFunc(
 		func(context.Context, *lowkiq.Batch) error { return nil }))
 	if err != nil {
 		log.Fatal(err)

@@ -35,9 +35,9 @@ func Example_middleware() {
 		log.Fatal(err)
 	}
 	rules := node.QueueConfig{
-		Name:        "mails",
-		Middlewares: []node.Middleware{loggedCall},
-		Push:        queue.PushRules{Middlewares: []queue.Middleware{loggedPush}},
+		Name:            "mails",
+		Middlewares:     []node.Middleware{loggedCall},
+		PushMiddlewares: []queue.Middleware{loggedPush},
 	}
 	err = n.Handle(rules, lowkiq.HandlerFunc(func(context.Context, *lowkiq.Batch) error {
 		stop() // an example ends; a worker would go on

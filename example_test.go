@@ -8,7 +8,11 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/node"
+	"github.com/lowkiq/lowkiq/queue"
 )
+
+// OrderChanged is a payload, stored as JSON.
+type OrderChanged struct{ State string }
 
 // A program that pushes jobs and handles them. The payloads of an id are handled in
 // order, never two at once, however many such programs run.
@@ -22,19 +26,18 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	_, err = orders.Push(ctx,
-		lowkiq.Push{ID: "order-1", Payload: []byte("paid")},
-		lowkiq.Push{ID: "order-1", Payload: []byte("shipped")})
-	if err != nil {
+	push := queue.NewTyped[OrderChanged](orders)
+	if err := push.Push(ctx, "order-1", OrderChanged{"paid"}); err != nil {
 		log.Fatal(err)
 	}
-	err = n.Handle(node.QueueConfig{Name: "orders"}, lowkiq.HandlerFunc(func(_ context.Context, batch *lowkiq.Batch) error {
-		for _, job := range batch.Jobs {
-			for _, p := range job.Payloads {
-				fmt.Printf("%s: %s\n", job.ID, p.Data)
-			}
+	if err := push.Push(ctx, "order-1", OrderChanged{"shipped"}); err != nil {
+		log.Fatal(err)
+	}
+	err = n.Handle(node.QueueConfig{Name: "orders"}, lowkiq.Each(func(_ context.Context, id string, order OrderChanged) error {
+		fmt.Printf("%s: %s\n", id, order.State)
+		if order.State == "shipped" {
+			stop() // an example ends; a worker would go on
 		}
-		stop() // an example ends; a worker would go on
 		return nil
 	}))
 	if err != nil {

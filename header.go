@@ -11,23 +11,26 @@ import (
 	"unicode/utf8"
 )
 
-// MaxHeaderBytes is the most that the headers of a payload may have, as a JSON object, bytes.
+// MaxHeaderBytes is the maximum size of a payload's headers, as a JSON object.
 const MaxHeaderBytes = 4 << 10
 
-// Header is what a payload says beside its data: tags, a trace, whatever the pusher wants the
-// handler to know. It is a JSON object of strings, parsed when it is asked; the zero value is none.
-// Headers are no part of what makes two payloads equal: of equal payloads of an id that wait
-// together, the one that waited first keeps its headers.
+// Header has the headers of a payload, such as tags or a trace. It is a JSON object of strings, which is
+// parsed on access. The zero value has no headers. Headers do not make payloads different: if equal
+// payloads of an id wait together, the headers of the first stay.
 //
-// Names that mean something to lowkiq: traceparent and tracestate (W3C Trace Context), which HTTP
-// endpoints get as headers of their request; tick and missed, which recurring pushes have; tag, by which people tell
-// payloads apart; expires, see [Header.Expires]; payload, see [Header.Bytes].
+// lowkiq knows these names:
+//
+//   - traceparent and tracestate (W3C Trace Context), which HTTP endpoints get as headers of the request
+//   - tick and missed, which recurring pushes have
+//   - tag, for searches; see [Header.Tags]
+//   - expires, see [Header.Expires]
+//   - payload, see [Header.Bytes]
 type Header string
 
-// Get returns the value of a name, "" if there is none.
+// Get returns the value of a name, or "".
 func (h Header) Get(name string) string { return h.Map()[name] }
 
-// Map returns all names with their values, nil if there are none.
+// Map returns all names with their values, or nil.
 func (h Header) Map() (all map[string]string) {
 	if h == "" || json.Unmarshal([]byte(h), &all) != nil {
 		return nil
@@ -35,9 +38,10 @@ func (h Header) Map() (all map[string]string) {
 	return all
 }
 
-// Tags are the words of the header tag, which has them with commas between, each once and without the white space around it.
+// Tags returns the words of the header tag, which are separated by commas. It trims white space and drops
+// repeated words.
 func (h Header) Tags() (tags []string) {
-	if !strings.Contains(string(h), `"tag":`) { // of most: nothing is parsed
+	if !strings.Contains(string(h), `"tag":`) { // most payloads have none, and are not parsed
 		return nil
 	}
 	for word := range strings.SplitSeq(h.Map()["tag"], ",") {
@@ -48,10 +52,10 @@ func (h Header) Tags() (tags []string) {
 	return tags
 }
 
-// Expires is the time of the header expires: an RFC 3339 time, or seconds since 1970. No handler that has not begun
-// by then gets the payload. ok is false if there is none.
+// Expires returns the time of the header expires, which is an RFC 3339 time or seconds since 1970. ok is
+// false without a valid time. No handler call that begins after that time gets the payload.
 func (h Header) Expires() (at time.Time, ok bool) {
-	if !strings.Contains(string(h), `"expires"`) { // of most: nothing is parsed
+	if !strings.Contains(string(h), `"expires"`) { // most payloads have none, and are not parsed
 		return at, false
 	}
 	text, there := h.Map()["expires"]
@@ -59,10 +63,10 @@ func (h Header) Expires() (at time.Time, ok bool) {
 	return at, there && err == nil
 }
 
-// Bytes reports whether the header payload says bytes. Such a payload comes to handlers in base64, also if its bytes could be
-// read as JSON. What is pushed in base64 has the header where that matters.
+// Bytes reports whether the header payload is "bytes". Handlers in other languages get such a payload in
+// base64, even if its bytes are valid JSON. A push in base64 sets the header if its bytes are valid JSON.
 func (h Header) Bytes() bool {
-	if !strings.Contains(string(h), `"payload":`) { // of most: nothing is parsed
+	if !strings.Contains(string(h), `"payload":`) { // most payloads have none, and are not parsed
 		return false
 	}
 	return h.Map()["payload"] == "bytes"
@@ -79,13 +83,12 @@ func parseExpires(text string) (time.Time, error) {
 	return at, nil
 }
 
-// ErrHeader: a push has headers that cannot be stored. The error says which one, and why.
+// ErrHeader means that the headers of a push cannot be stored. The error names the header and the reason.
 var ErrHeader = errors.New("bad header")
 
-// NewHeader makes a payload's headers of [Push.Header], with their names in order; for tests of
-// handlers, too. A name has 1 to 128 letters, digits or any of !#$%&'*+-.^_`|~ (those of a field of
-// HTTP, RFC 9110); a value is any text of UTF-8. All of it has MaxHeaderBytes at most, else it is an
-// ErrHeader.
+// NewHeader encodes headers, sorted by name. A name has 1 to 128 letters, digits or characters of
+// !#$%&'*+-.^_`|~, as a field name of HTTP (RFC 9110). A value is any UTF-8 text. The whole has at most
+// MaxHeaderBytes. Otherwise NewHeader returns an ErrHeader.
 func NewHeader(all map[string]string) (Header, error) {
 	if len(all) == 0 {
 		return "", nil
@@ -113,7 +116,7 @@ func NewHeader(all map[string]string) (Header, error) {
 	return Header(text), nil
 }
 
-// maxHeaderName is the longest name, bytes.
+// maxHeaderName is the maximum length of a name in bytes.
 const maxHeaderName = 128
 
 func checkHeaderName(name string) error {

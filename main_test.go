@@ -5,9 +5,8 @@ import (
 	"os"
 	"testing"
 
-	"go.uber.org/goleak"
-
-	"github.com/lowkiq/lowkiq/internal/embedded"
+	"github.com/lowkiq/lowkiq/internal/store/embedded"
+	"github.com/lowkiq/lowkiq/internal/testing/leaktest"
 )
 
 func TestMain(m *testing.M) {
@@ -18,7 +17,7 @@ func TestMain(m *testing.M) {
 	os.Setenv("REDIS_URL", redis.URL()) //nolint:errcheck // a constant name
 	code := m.Run()
 	redis.Close()
-	if err := goleak.Find(); code == 0 && err != nil {
+	if err := leaktest.Check(); code == 0 && err != nil {
 		log.Print(err)
 		code = 1
 	}

@@ -2,28 +2,28 @@ package lowkiq
 
 import "errors"
 
-// ReplyState is how the payload of a call ended.
+// ReplyState says how the payload of a call ended.
 type ReplyState string
 
-// The ends of a payload. A failure that will be retried is none.
+// The ends of a payload. A failure that is retried is no end.
 const (
-	ReplyPending ReplyState = "pending" // it waits or runs: no end yet
+	ReplyPending ReplyState = "pending" // the payload waits or runs
 	ReplyDone    ReplyState = "done"
-	ReplyBuried  ReplyState = "buried"  // it went to the morgue, with an error
-	ReplyDeleted ReplyState = "deleted" // a person deleted it
-	ReplyExpired ReplyState = "expired" // its time was over before a handler had it
+	ReplyBuried  ReplyState = "buried"  // the payload is in the morgue, with an error
+	ReplyDeleted ReplyState = "deleted" // a person deleted the payload
+	ReplyExpired ReplyState = "expired" // the payload expired before a handler got it
 )
 
-// Reply is what a caller gets to know of a payload's end.
+// Reply tells a caller about the end of its payload.
 type Reply struct {
 	ID     string
-	Token  string // 128 random bits: who has it may ask for the reply again, while it is kept
+	Token  string // 128 random bits; whoever has it can read the reply again while it is kept
 	State  ReplyState
-	Result []byte // what the handler answered, see [Answer.Result]; nil if nothing
-	Error  string // why it was buried
+	Result []byte // the handler's result, see [Answer.Result]; nil without a result
+	Error  string // the reason of the burial
 }
 
-// ErrNoReply: there is no reply to a call under this token, and none to come. It never was a token of
-// this id, the reply is no longer kept, or the payload is gone without an end: its queue was deleted, its
-// record set aside as damaged, or Redis has lost it.
+// ErrNoReply means that there is no reply for this token, and that none will come. The token never
+// belonged to this id, the reply is no longer kept, or the payload is gone: its queue was deleted, its
+// record was damaged and set aside, or Redis has lost it.
 var ErrNoReply = errors.New("no reply")

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/judge"
+	"github.com/lowkiq/lowkiq/lab/judge"
 )
 
 // How fast a cluster follows its nodes. Times are measurements, not assertions: the

@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/judge"
-	"github.com/lowkiq/lowkiq/internal/redistest"
-	"github.com/lowkiq/lowkiq/internal/tier"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/tier"
+	"github.com/lowkiq/lowkiq/lab/judge"
 	"github.com/lowkiq/lowkiq/queue"
 )
 

@@ -6,7 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/judge"
+	"github.com/lowkiq/lowkiq/internal/testing/tier"
+	"github.com/lowkiq/lowkiq/lab/judge"
 )
 
 // TestClusterCutOff: a node is cut off from the others, not from Redis, while a new one
@@ -14,6 +15,7 @@ import (
 // that the others have left behind. Nothing is handled twice; afterwards all agree again
 // (I1).
 func TestClusterCutOff(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	f := newFleet(t, settings{})
 	d := newRelays(t)

@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/judge"
-	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
+	"github.com/lowkiq/lowkiq/lab/judge"
 )
 
 // How long work stands still when something fails: the figures of docs/operations.md.

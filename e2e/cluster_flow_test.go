@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/stream"
+	"github.com/lowkiq/lowkiq/lab/demodata"
 )
 
 // flow pushes the real events to fleetQueues, again and again, until it is
@@ -29,7 +29,7 @@ const (
 )
 
 // allEvents are read once for all fleets: that takes a second of a busy core.
-var allEvents = sync.OnceValue(func() []lowkiq.Push { return realEvents(stream.Count) })
+var allEvents = sync.OnceValue(func() []lowkiq.Push { return realEvents(demodata.Count) })
 
 func (f *fleet) startFlow() *flow {
 	fl := &flow{f: f}

@@ -8,7 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/judge"
+	"github.com/lowkiq/lowkiq/internal/testing/tier"
+	"github.com/lowkiq/lowkiq/lab/judge"
 	"github.com/lowkiq/lowkiq/membership"
 )
 
@@ -21,8 +22,9 @@ import (
 // the end of such calls (see cutOff). Of whatever began after the thaw nothing is excused:
 // with the lost claim's fence it would be a fault.
 func TestClusterFreezes(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
-	f := newFleet(t, settings{})
+	f := newFleet(t, settings{TTL: 2 * ttl})
 	var files []string
 	for _, name := range names(5) {
 		file := filepath.Join(t.TempDir(), name)
@@ -30,9 +32,12 @@ func TestClusterFreezes(t *testing.T) {
 		f.up(name, func(s *settings) { s.History = file })
 	}
 	f.balanced(patience)
+	for range 3 { // a freeze may be longer than it should be, if the machine stands still
+		if leader, _, workers := f.parts(); f.freezesShortly(workers[0], leader) {
+			break
+		}
+	}
 	leader, _, workers := f.parts()
-	f.freezesShortly(workers[0], leader)
-	leader, _, workers = f.parts()
 	f.freezesLong(files, workers[0], leader)
 	f.finish(judge.Config{MaxDuplicates: -1}, files...)
 }
@@ -51,19 +56,26 @@ func (f *fleet) stop(names ...string) (frozen time.Duration) {
 
 // freezesShortly: no shard goes to another node. A lease may have been about to be
 // renewed when the freeze began, so that it is lost; its node then lives on as the next
-// instance, with the same shards.
-func (f *fleet) freezesShortly(names ...string) {
+// instance, with the same shards. It returns false if the freeze was too long to show that.
+func (f *fleet) freezesShortly(names ...string) bool {
 	f.t.Helper()
-	short := ttl * 6 / 10 // a renewal comes every ttl/6, and the deadline is 0.7 ttl after it
+	short := f.settings.TTL * 6 / 10 // a renewal comes every ttl/6, and the deadline is 0.7 ttl after it
 	frozen := f.stop(names...)
 	<-time.After(short)
 	for _, name := range names {
 		f.nodes[name].signal(syscall.SIGCONT)
 	}
+	lasted := judge.Now() - frozen
 	f.balanced(patience)
-	if moves := f.watch.since(frozen); len(moves) > 0 {
-		f.t.Errorf("freeze of %v for %s: got %d moves, want none: %+v", names, short, len(moves), moves[0])
+	moves := f.watch.since(frozen)
+	if len(moves) > 0 && lasted > short+f.settings.TTL/20 {
+		f.t.Logf("freeze of %v for %s in place of %s: %d moves", names, lasted, short, len(moves))
+		return false
 	}
+	if len(moves) > 0 {
+		f.t.Errorf("freeze of %v for %s: got %d moves, want none: %+v", names, lasted, len(moves), moves[0])
+	}
+	return true
 }
 
 // instance is under which name a node works.
@@ -87,9 +99,9 @@ func (f *fleet) freezesLong(files []string, names ...string) {
 	for _, name := range names {
 		delete(f.nodes, name)
 	}
-	took := f.balanced(2*ttl+3*time.Second+slack) - frozen
+	took := f.balanced(2*f.settings.TTL+3*time.Second+slack) - frozen
 	f.t.Logf("freeze of %v: the last shard served elsewhere after %s", names, took.Round(time.Millisecond))
-	<-time.After(3*ttl - (judge.Now() - frozen))
+	<-time.After(3*f.settings.TTL - (judge.Now() - frozen))
 	for name, p := range frozenOnes {
 		p.signal(syscall.SIGCONT)
 		f.nodes[name] = p

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/judge"
+	"github.com/lowkiq/lowkiq/lab/judge"
 )
 
 // TestClusterJoinsAndLeaves: five nodes come one by one, are restarted one by one, leave one
@@ -14,7 +14,7 @@ import (
 // spent, and no more shards move than must (I4, I5).
 func TestClusterJoinsAndLeaves(t *testing.T) {
 	t.Parallel()
-	f := newFleet(t, settings{})
+	f := newFleet(t, settings{TTL: 2 * ttl}) // no lease is to end
 	f.up("n1")
 	f.balanced(patience)
 	f.joinsOneByOne()

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/judge"
+	"github.com/lowkiq/lowkiq/lab/judge"
 )
 
 // TestClusterKills: under load, a worker is killed, then the leader, then two of three

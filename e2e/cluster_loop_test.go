@@ -3,11 +3,12 @@
 package e2e
 
 import (
+	"slices"
 	"testing"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/judge"
-	"github.com/lowkiq/lowkiq/internal/tier"
+	"github.com/lowkiq/lowkiq/internal/testing/tier"
+	"github.com/lowkiq/lowkiq/lab/judge"
 )
 
 // TestClusterCrashLoop: a node is killed, and then again and again a moment after it took a
@@ -35,14 +36,27 @@ func TestClusterCrashLoop(t *testing.T) {
 	lives(bound)
 	f.balancedOver(slack, stays...)
 	served := judge.Now()
-	lives(bound + 5*life)
+	for tries := 1; ; tries++ { // a leader whose machine stands still is replaced, whoever crashes
+		lives(judge.Now() - first + 5*life)
+		status, err := f.status(leader)
+		if err == nil && status.Leader == leader {
+			break
+		}
+		if err != nil || tries == 3 {
+			t.Errorf("got leader %q, %v, want still %s", status.Leader, err, leader)
+			break
+		}
+		f.await("a leader", patience, func() bool {
+			if known, err := f.status(stays[0]); err == nil {
+				leader = known.Leader
+			}
+			return slices.Contains(stays, leader)
+		})
+	}
 	for _, m := range f.watch.since(served) {
 		if m.to == loops {
 			t.Errorf("%s after the first death: got a move %+v, want the node that crashes to get no shard", m.at-first, m)
 		}
-	}
-	if status, err := f.status(leader); err != nil || status.Leader != leader {
-		t.Errorf("got leader %q, %v, want still %s", status.Leader, err, leader)
 	}
 	began := judge.Now()
 	f.up(loops)

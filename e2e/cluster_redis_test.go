@@ -7,21 +7,23 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/judge"
-	"github.com/lowkiq/lowkiq/internal/tier"
+	"github.com/lowkiq/lowkiq/internal/testing/tier"
+	"github.com/lowkiq/lowkiq/lab/judge"
 )
 
 // TestClusterRedisAway: Redis is stopped under five nodes for longer than a lease lives,
 // and started again with its data. The same shards resume on the same nodes. Then it
 // forgets everything; what is pushed from then on is handled (I2, I4).
 func TestClusterRedisAway(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
-	f := newFleet(t, settings{}, "--appendonly", "yes", "--appendfsync", "everysec")
+	f := newFleet(t, settings{TTL: 2 * ttl}, "--appendonly", "yes", "--appendfsync", "everysec")
 	f.upAll(names(5)...)
 	f.balanced(patience)
 	f.parts()
 	began := judge.Now()
 	f.redis.Stop()
+	outage := 2 * f.settings.TTL
 	<-time.After(outage)
 	f.redis.Restart()
 	back := judge.Now()

@@ -14,7 +14,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 )
 
 // relays are what the nodes of a fleet reach each other through: each node advertises a

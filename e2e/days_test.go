@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/judge"
-	"github.com/lowkiq/lowkiq/internal/tally"
-	"github.com/lowkiq/lowkiq/internal/tier"
+	"github.com/lowkiq/lowkiq/internal/store/daycounts"
+	"github.com/lowkiq/lowkiq/internal/testing/tier"
+	"github.com/lowkiq/lowkiq/lab/judge"
 	"github.com/lowkiq/lowkiq/queue/days"
 )
 
@@ -42,26 +42,27 @@ func TestDaysOfAKilledNode(t *testing.T) {
 		r.push(lowkiq.Push{ID: fmt.Sprint("job", n), Score: &score})
 		n++
 	}
-	r.await("calls are older than what may be lost", tally.Every+patience, func() bool {
+	r.await("calls are older than what may be lost", daycounts.Every+patience, func() bool {
 		push()
 		all := r.ends()
-		return len(all) > 100 && all[100] < judge.Now()-tally.Every-slack
+		return len(all) > 100 && all[100] < judge.Now()-daycounts.Every-slack
 	})
 	first := counted()
-	r.await("figures are written, and calls end after it", tally.Every+patience, func() bool { push(); return counted() > first })
+	r.await("figures are written, and calls end after it", daycounts.Every+patience, func() bool { push(); return counted() > first })
 	more := len(r.ends()) + 20
 	r.await("more is handled", patience, func() bool { push(); return len(r.ends()) > more })
 	killed := r.kill(w)
 	got, ended := counted(), r.ends()
 	before := uint64(0)
 	for _, at := range ended {
-		if at < killed-tally.Every-slack {
+		if at < killed-daycounts.Every-slack {
 			before++
 		}
 	}
-	t.Logf("%d calls ended, %d of them more than %s before the kill; the day has %d", len(ended), before, tally.Every+slack, got)
+	t.Logf("%d calls ended, %d of them more than %s before the kill; the day has %d", len(ended), before, daycounts.Every+slack, got)
 	if got < before || got > uint64(len(ended)) {
-		t.Errorf("the day has %d runs; handlers wrote down %d, of which %d ended more than %s before the kill", got, len(ended), before, tally.Every+slack)
+		t.Errorf("the day has %d runs; handlers wrote down %d, of which %d ended more than %s before the kill", got, len(ended), before,
+			daycounts.Every+slack)
 	}
 	if before == 0 || got == uint64(len(ended)) {
 		t.Errorf("the day has %d of %d runs: the test would show little", got, len(ended))

@@ -9,13 +9,13 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/stream"
+	"github.com/lowkiq/lowkiq/lab/demodata"
 )
 
 // realEvents are the first n events of the real stream.
 func realEvents(n int) []lowkiq.Push {
-	jobs := make([]lowkiq.Push, 0, stream.Count)
-	for e := range stream.Events() {
+	jobs := make([]lowkiq.Push, 0, demodata.Count)
+	for e := range demodata.Events() {
 		if len(jobs) == n {
 			break
 		}

@@ -6,7 +6,7 @@ import (
 	"io"
 	"testing"
 
-	"github.com/lowkiq/lowkiq/internal/judge"
+	"github.com/lowkiq/lowkiq/lab/judge"
 	"github.com/lowkiq/lowkiq/queue"
 )
 

@@ -19,14 +19,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/redistest"
-	"github.com/lowkiq/lowkiq/internal/tier"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/tier"
 )
 
-// What a node may hold at most for those who flood it, in MiB: node.request_memory, and gossip
-// streams, which are there up to four times while they grow; Go's collector lets as much again be
-// garbage. The rest is for connections.
-const floodBudget = 2*(64+4*16) + 100
+// floodBudget is the memory, in MiB, that a node may take for a flood. node.request_memory is 64 MiB. Gossip
+// streams have 16 MiB, up to four times while they grow. Go's collector lets as much again be garbage. The
+// rest is for connections, and for a collector that is late because the flood itself has the processors.
+const floodBudget = 2*(64+4*16) + 150
 
 // A node that is flooded at all its ports, by those who have its token and those who have nothing,
 // stays within its memory and says that it lives. What it refuses it may be asked again.

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -17,9 +18,9 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/journal"
-	"github.com/lowkiq/lowkiq/internal/judge"
-	"github.com/lowkiq/lowkiq/internal/tier"
+	"github.com/lowkiq/lowkiq/internal/store/journal"
+	"github.com/lowkiq/lowkiq/internal/testing/tier"
+	"github.com/lowkiq/lowkiq/lab/judge"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
 )
@@ -46,6 +47,10 @@ func TestJournalAgrees(t *testing.T) {
 	}
 	c.goOn("at first")
 	killed, restarts := 0, 0
+	crash := func(names ...string) {
+		killed += len(names)
+		f.crash(names...)
+	}
 	for killed < kills {
 		<-time.After(upTo(random, 150*time.Millisecond)) // the random instant
 		if killed/10 >= restarts {
@@ -60,10 +65,22 @@ func TestJournalAgrees(t *testing.T) {
 		}
 		random.Shuffle(len(nodes), func(i, k int) { nodes[i], nodes[k] = nodes[k], nodes[i] })
 		die := nodes[:min(1+random.IntN(len(nodes)), kills-killed)]
-		killed += len(die)
-		f.crash(die...)
+		crash(die...)
 		f.upAll(die...)
 		c.goOn(fmt.Sprint("after ", die, " were killed"))
+	}
+	// The random instants may have cut off no run. All nodes are killed as one begins, until one is cut off.
+	count := func(word string) int { return bytes.Count(append([]byte("\n"), r.read()...), []byte("\n"+word+" ")) }
+	for cut, tries := 0, 1; cut <= 0; tries++ {
+		if tries == 20 {
+			t.Fatal("no run was cut off when all nodes were killed")
+		}
+		began := count("start")
+		r.await("a run begins", patience, func() bool { return count("start") > began })
+		crash(nodes...)
+		cut = count("start") - count("end") - count("fail")
+		f.upAll(nodes...)
+		c.goOn("after all were killed")
 	}
 	close(c.enough)
 	c.group.Wait()
@@ -75,8 +92,8 @@ func TestJournalAgrees(t *testing.T) {
 	}
 	f.sound()
 	v := r.verdict(judge.Config{ShardConcurrency: 1, MaxDuplicates: -1})
-	if v.Deaths != kills || v.Interrupted == 0 || c.late.Load() == 0 {
-		t.Errorf("got %d deaths that cut off %d runs, and %d replies by token, want %d and some: the test would show little", v.Deaths, v.Interrupted, c.late.Load(), kills)
+	if v.Deaths != killed || v.Interrupted == 0 || c.late.Load() == 0 {
+		t.Errorf("got %d deaths that cut off %d runs, and %d replies by token, want %d and some: the test would show little", v.Deaths, v.Interrupted, c.late.Load(), killed)
 	}
 	lines := r.lines()
 	found := map[journal.Verdict]int{}

@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/judge"
-	"github.com/lowkiq/lowkiq/internal/stream"
-	"github.com/lowkiq/lowkiq/internal/tier"
+	"github.com/lowkiq/lowkiq/internal/testing/tier"
+	"github.com/lowkiq/lowkiq/lab/demodata"
+	"github.com/lowkiq/lowkiq/lab/judge"
 )
 
 // servesAgain is the promise for a crashed process that is restarted on its host, from
@@ -32,7 +32,7 @@ func TestKillNine(t *testing.T) {
 	kills := tier.Of(0, 6, 20)
 	random := randomly(t)
 	r := newRig(t, 16)
-	feed := r.feed(realEvents(stream.Count))
+	feed := r.feed(realEvents(demodata.Count))
 	s := settings{TTL: calmTTL, MaxCrashes: -1, Work: 2 * time.Millisecond}
 	early := 0
 	var slowest time.Duration

@@ -11,15 +11,16 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/judge"
-	"github.com/lowkiq/lowkiq/internal/tier"
+	"github.com/lowkiq/lowkiq/internal/testing/tier"
+	"github.com/lowkiq/lowkiq/lab/judge"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
-// TestLimitUnderKills: nodes are killed, frozen for less than a ttl, and told to leave, and Redis is killed and started again with its
-// file: never do more calls run at once than the limit allows, and every payload is handled. LOWKIQ_KILLS says how many faults there are,
-// LOWKIQ_KILL_EVERY how long one is after the other, on average. The usual 1.5 s are less than it takes to own the shards of a dead node
-// again, and all of the limit's use may be lost meanwhile: what is used says little then.
+// TestLimitUnderKills: nodes are killed, frozen for less than a ttl, and told to leave, and Redis is killed and started
+// again with its file: never do more calls run at once than the limit allows, and every payload is handled. LOWKIQ_KILLS
+// says how many faults there are, LOWKIQ_KILL_EVERY how long one is after the other, on average. The usual 1.5 s are less
+// than it takes to own the shards of a dead node again, and all of the limit's use may be lost meanwhile: what is used says
+// little then.
 func TestLimitUnderKills(t *testing.T) {
 	t.Parallel()
 	faults := fromEnv(t, "LOWKIQ_KILLS", tier.Of(0, 4, 12), strconv.Atoi)
@@ -29,7 +30,7 @@ func TestLimitUnderKills(t *testing.T) {
 	random := randomly(t)
 	r := newRig(t, 12, "--appendonly", "yes", "--appendfsync", "always")
 	f := &fleet{rig: r, nodes: map[string]*process{}, settings: settings{
-		TTL: ttl, MaxCrashes: 1000, Work: work, Limit: rules.Limit{Concurrency: limit}, Bind: "127.0.0.1:0", HTTP: "127.0.0.1:0"}}
+		TTL: 2 * ttl, MaxCrashes: 1000, Work: work, Limit: rules.Limit{Concurrency: limit}, Bind: "127.0.0.1:0", HTTP: "127.0.0.1:0"}}
 	f.http = &http.Client{Timeout: patience / 2, Transport: &http.Transport{DisableKeepAlives: true}}
 	nodes := names(3)
 	f.upAll(nodes...)

@@ -9,8 +9,7 @@ import (
 	"strconv"
 	"testing"
 
-	"go.uber.org/goleak"
-
+	"github.com/lowkiq/lowkiq/internal/testing/leaktest"
 	"github.com/lowkiq/lowkiq/node/handler"
 )
 
@@ -33,13 +32,13 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	waitTogether()
-	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
-		built.Remove() //nolint:errcheck // a temporary directory
-		os.Exit(code)
-	}))
+	code := leaktest.Run(m)
+	built.Remove() //nolint:errcheck // a temporary directory
+	os.Exit(code)
 }
 
-// together is how many tests run side by side: they mostly wait for leases and processes, but with more of them two cores are late for leases.
+// together is how many tests run side by side: they mostly wait for leases and processes, but with more of them two cores
+// are late for leases.
 const together = 3
 
 // waitTogether makes it so, unless -parallel asks for more.

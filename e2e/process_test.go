@@ -18,8 +18,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/judge"
-	"github.com/lowkiq/lowkiq/internal/nodebin"
+	"github.com/lowkiq/lowkiq/internal/testing/nodebin"
+	"github.com/lowkiq/lowkiq/lab/judge"
 )
 
 // process is a worker process of a test.

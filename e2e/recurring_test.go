@@ -19,8 +19,8 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/redistest"
-	"github.com/lowkiq/lowkiq/internal/tier"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/tier"
 	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/queue/recurring"
 )
@@ -37,16 +37,17 @@ func everySecond() map[string]recurring.Spec {
 	}
 }
 
-// TestRecurring: while the leader is killed, frozen, cut off from the others and from Redis, and Redis is killed and
-// started again with its files, each tick of what comes every second is pushed, and none twice. It goes on for one round of faults, or
-// as long as LOWKIQ_RECURRING says. What was pushed how often is in Redis's append-only file: a second push of a tick
+// TestRecurring: while the leader is killed, frozen, cut off from the others and from Redis, and Redis is killed and started
+// again with its files, each tick of what comes every second is pushed, and none twice. It goes on for one round of faults,
+// or as long as LOWKIQ_RECURRING says. What was pushed how often is in Redis's append-only file: a second push of a tick
 // that waits would merge with the first and show nowhere else.
 func TestRecurring(t *testing.T) {
 	t.Parallel()
 	length := fromEnv(t, "LOWKIQ_RECURRING", tier.Of(0, time.Second, 30*time.Second), time.ParseDuration)
 	r := newRig(t, 3, "--appendonly", "yes", "--appendfsync", "everysec", "--auto-aof-rewrite-percentage", "0")
 	s := &ticking{d: newRelays(t), links: map[string]*redistest.Proxy{}}
-	s.fleet = &fleet{rig: r, nodes: map[string]*process{}, settings: settings{TTL: ttl, HTTP: "127.0.0.1:0", Queues: []string{queueName}, Recurring: everySecond()}}
+	s.fleet = &fleet{rig: r, nodes: map[string]*process{}, settings: settings{TTL: ttl, HTTP: "127.0.0.1:0", Queues: []string{queueName},
+		Recurring: everySecond()}}
 	s.http = &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	_, err := r.client.Register(t.Context(), lowkiq.Queue{Name: ticksQueue, Shards: 3})
 	if err != nil {
@@ -60,7 +61,8 @@ func TestRecurring(t *testing.T) {
 	kinds := []struct {
 		name  string
 		fault func(leader string)
-	}{{"killed", s.kills}, {"frozen", s.freezes}, {"cut off from the others", s.cutsOffNode}, {"cut off from Redis", s.cutsOffRedis}, {"Redis killed", s.restartsRedis}}
+	}{{"killed", s.kills}, {"frozen", s.freezes}, {"cut off from the others", s.cutsOffNode},
+		{"cut off from Redis", s.cutsOffRedis}, {"Redis killed", s.restartsRedis}}
 	for i := 0; i < len(kinds) || time.Since(began) < length; i++ {
 		leader, _, _ := s.parts()
 		kinds[i%len(kinds)].fault(leader)
@@ -103,7 +105,8 @@ func (s *ticking) goesOn(when string) {
 	book, now := recurring.Of(s.client), time.Now()
 	s.await("ticks go on "+when, patience, func() bool {
 		all, err := book.List(s.t.Context())
-		return err == nil && len(all) == 2 && !slices.ContainsFunc(all, func(e recurring.Entry) bool { return e.Last == nil || e.Last.Before(now.Add(time.Second)) })
+		return err == nil && len(all) == 2 && !slices.ContainsFunc(all,
+			func(e recurring.Entry) bool { return e.Last == nil || e.Last.Before(now.Add(time.Second)) })
 	})
 }
 

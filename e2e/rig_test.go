@@ -19,10 +19,10 @@ import (
 	"github.com/oklog/ulid/v2"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/identity"
-	"github.com/lowkiq/lowkiq/internal/judge"
-	"github.com/lowkiq/lowkiq/internal/redistest"
-	"github.com/lowkiq/lowkiq/internal/tier"
+	"github.com/lowkiq/lowkiq/internal/process/identity"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/tier"
+	"github.com/lowkiq/lowkiq/lab/judge"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/lease"
 )
@@ -32,7 +32,7 @@ const (
 	// runs other tests at the same time.
 	patience = 60 * time.Second
 	// slack is what such a machine may add to a promised limit.
-	slack = 5 * time.Second
+	slack = 20 * time.Second
 )
 
 // rig is what one test has.

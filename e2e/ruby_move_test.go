@@ -18,9 +18,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/lowkiq/lowkiq/internal/nodebin"
-	"github.com/lowkiq/lowkiq/internal/redistest"
-	"github.com/lowkiq/lowkiq/internal/tier"
+	"github.com/lowkiq/lowkiq/internal/testing/nodebin"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/tier"
 )
 
 // moveApp is what `lowkiq -r ./app.rb` loaded. The worker writes down what it gets.
@@ -94,9 +94,9 @@ func (p *rubyProducer) stop() {
 // The commands of a page, in order.
 var shellBlocks = regexp.MustCompile("(?ms)^```sh\n(.*?)^```$")
 
-// TestMoveOfREADME walks the steps of examples/ruby/README.md, command by command, with a real Redis on each side, a real node, and
-// producers in Ruby that go on pushing, old ones and new ones beside each other: each payload is handled once, and those of an id in
-// the order of their pushes.
+// TestMoveOfREADME walks the steps of examples/ruby/README.md, command by command, with a real Redis on each side, a real
+// node, and producers in Ruby that go on pushing, old ones and new ones beside each other: each payload is handled once, and
+// those of an id in the order of their pushes.
 func TestMoveOfREADME(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -127,7 +127,8 @@ type rubyMove struct {
 func newRubyMove(t *testing.T, gem string) *rubyMove {
 	t.Helper()
 	addresses := redistest.Addresses(t, 3)
-	m := &rubyMove{rig: newRig(t, 1), dir: t.TempDir(), bind: addresses[0], api: addresses[2], gem: gem, old: redistest.StartOld(t), numbers: map[string][]int{}}
+	m := &rubyMove{rig: newRig(t, 1), dir: t.TempDir(), bind: addresses[0], api: addresses[2], gem: gem, old: redistest.StartOld(t),
+		numbers: map[string][]int{}}
 	page, err := os.ReadFile("../examples/ruby/README.md")
 	if err != nil {
 		t.Fatal(err)
@@ -237,7 +238,8 @@ func (m *rubyMove) before() (node *process, newer *rubyProducer) {
 	m.killed("order-1", 4) // crc32("order-1") % 5
 	m.pushBy(3, older)
 
-	node = m.run("lowkiq-node", m.env, "sh", "-c", strings.Replace(m.take("lowkiq-node run"), "lowkiq-node run", "exec lowkiq-node run", 1)+" --name n1 --http "+m.api+" --bind "+m.bind)
+	node = m.run("lowkiq-node", m.env, "sh", "-c", strings.Replace(m.take("lowkiq-node run"), "lowkiq-node run", "exec lowkiq-node run",
+		1)+" --name n1 --http "+m.api+" --bind "+m.bind)
 	m.leased(node, 1)
 	m.await("the queue is registered", patience, func() bool {
 		_, err := m.client.Queue(m.t.Context(), "orders")
@@ -313,7 +315,8 @@ func (m *rubyMove) walkBack() {
 	}
 	node.terminate(patience)
 	dumped := map[string]int{}
-	out, err := exec.CommandContext(m.t.Context(), "ruby", "-e", fmt.Sprint("Order = Struct.new(:number); (1..", m.next, ").each { |n| puts Marshal.dump(Order.new(n)).unpack('H*')[0] }")).Output()
+	out, err := exec.CommandContext(m.t.Context(), "ruby", "-e", fmt.Sprint("Order = Struct.new(:number); (1..", m.next,
+		").each { |n| puts Marshal.dump(Order.new(n)).unpack('H*')[0] }")).Output()
 	if err != nil {
 		m.t.Fatal(err)
 	}

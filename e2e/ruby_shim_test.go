@@ -22,10 +22,10 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/lowkiq/lowkiq/internal/certtest"
-	"github.com/lowkiq/lowkiq/internal/nodebin"
-	"github.com/lowkiq/lowkiq/internal/redistest"
-	"github.com/lowkiq/lowkiq/internal/tier"
+	"github.com/lowkiq/lowkiq/internal/testing/certtest"
+	"github.com/lowkiq/lowkiq/internal/testing/nodebin"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/tier"
 	"github.com/lowkiq/lowkiq/queue/browse"
 )
 
@@ -65,7 +65,8 @@ end
 `
 
 // theGem is what a program of Ruby loads to have the gem push to the Redis at an address.
-const theGem = "require 'lowkiq'\nLowkiq.redis = -> { Redis.new url: \"redis://127.0.0.1:#{Lowkiq.redis_port}/0\" }\nclass << Lowkiq; attr_accessor :redis_port; end\n"
+const theGem = "require 'lowkiq'\nLowkiq.redis = -> { Redis.new url: \"redis://127.0.0.1:#{Lowkiq.redis_port}/0\" }\nclass << Lowkiq; " +
+	"attr_accessor :redis_port; end\n"
 
 // rubies are what shim.rb is tested with: the gem that is stood in for, and the gem itself if it is installed.
 func rubies(t *testing.T) map[string]string {
@@ -91,7 +92,8 @@ func rubyScript(t *testing.T, gem, redis, text string) *exec.Cmd {
 	}
 	port := redis[strings.LastIndex(redis, ":")+1:]
 	file := filepath.Join(t.TempDir(), "push.rb")
-	text = fmt.Sprintf("%s\nLowkiq.redis_port = %s\nrequire %q\nOrder = Struct.new(:number)\nmodule OrdersWorker; extend Lowkiq::Worker; end\n%s", gem, port, shim, text)
+	text = fmt.Sprintf("%s\nLowkiq.redis_port = %s\nrequire %q\nOrder = Struct.new(:number)\nmodule OrdersWorker; extend Lowkiq::Worker; "+
+		"end\n%s", gem, port, shim, text)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +119,8 @@ func TestRubyShim(t *testing.T) {
 			}
 			dir := t.TempDir()
 			app, seen := filepath.Join(dir, "app.rb"), filepath.Join(dir, "seen")
-			if err := os.WriteFile(app, []byte("Order = Struct.new(:number)\n"+strings.Replace(rubyApp, "Order = Struct.new(:number, :items)", "", 1)), 0o600); err != nil {
+			if err := os.WriteFile(app, []byte("Order = Struct.new(:number)\n"+strings.Replace(rubyApp,
+				"Order = Struct.new(:number, :items)", "", 1)), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			if err := r.client.Registry().Pause(t.Context(), queueName); err != nil { // all of an id is to be in one call
@@ -145,7 +148,8 @@ raise before.inspect unless before.map(&:last) == [3, 1, 2500, 1, 0, 1] && befor
 			if out, err := cmd.CombinedOutput(); err != nil {
 				t.Fatalf("%v: %s", err, out)
 			}
-			if got, ok, err := browse.Of(r.queue).Job(t.Context(), "later"); err != nil || !ok || !got.PerformAt.Equal(due) || string(got.Payloads[0].Data) != "\x04\bI\"\x00\x06:\x06ET" {
+			if got, ok, err := browse.Of(r.queue).Job(t.Context(), "later"); err != nil || !ok || !got.PerformAt.Equal(due) ||
+				string(got.Payloads[0].Data) != "\x04\bI\"\x00\x06:\x06ET" {
 				t.Errorf("got %+v, %v, want the empty text, due at %s", got, err, due)
 			}
 			if err := r.client.Registry().Resume(t.Context(), queueName); err != nil {
@@ -182,7 +186,8 @@ raise before.inspect unless before.map(&:last) == [3, 1, 2500, 1, 0, 1] && befor
 			}
 			rdb := redis.NewClient(&redis.Options{Addr: old.Addr()})
 			defer rdb.Close()
-			if keys, err := rdb.Keys(t.Context(), "lowkiq:A:v1:*:payloads:*").Result(); err != nil || len(keys) != 1 || keys[0] != "lowkiq:A:v1:MailsWorker:payloads:a mail" {
+			if keys, err := rdb.Keys(t.Context(), "lowkiq:A:v1:*:payloads:*").Result(); err != nil || len(keys) != 1 ||
+				keys[0] != "lowkiq:A:v1:MailsWorker:payloads:a mail" {
 				t.Errorf("the old Redis has %q, %v, want the mail", keys, err)
 			}
 		})
@@ -256,8 +261,8 @@ func (a *answering) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// TestRubyShimFaults: while no node takes a push it is repeated, and nothing overtakes it; what is refused raises, with the jobs
-// that are not stored; what JSON cannot say is not sent.
+// TestRubyShimFaults: while no node takes a push it is repeated, and nothing overtakes it; what is refused raises, with the
+// jobs that are not stored; what JSON cannot say is not sent.
 func TestRubyShimFaults(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -309,7 +314,8 @@ end
 			switch {
 			case c.name == "away for too long" || c.pushed == "*":
 			case c.pushed == "parts":
-				if len(node.pushed) != 3 || node.pushed[0] != node.pushed[1] || !strings.HasPrefix(node.pushed[0], "1000 1=1 score 1;2=2 score 2;") || node.pushed[2] != "1 1001=1001 score 1001;" {
+				if len(node.pushed) != 3 || node.pushed[0] != node.pushed[1] ||
+					!strings.HasPrefix(node.pushed[0], "1000 1=1 score 1;2=2 score 2;") || node.pushed[2] != "1 1001=1001 score 1001;" {
 					t.Errorf("pushed %.100q, want the first 1000 twice, then the last", node.pushed)
 				}
 			case c.pushed == "*3":
@@ -352,7 +358,8 @@ func TestRubyShimPlainData(t *testing.T) {
 	}
 	push := "LowkiqShim.install(queues: { 'OrdersWorker' => 'orders' }, payload: :json)\n"
 	for _, c := range cases {
-		push += "begin; OrdersWorker.perform_async [{ id: 'a' }, " + c.job + "]; puts; rescue ArgumentError, KeyError, TypeError => e; puts e.message.lines.first; end\n"
+		push += "begin; OrdersWorker.perform_async [{ id: 'a' }, " + c.job + "]; puts; rescue ArgumentError, KeyError, TypeError => e; puts " +
+			"e.message.lines.first; end\n"
 	}
 	cmd := rubyScript(t, standIn, ":1", push)
 	cmd.Env = append(cmd.Env, "LOWKIQ_URL="+server.URL)
@@ -368,7 +375,8 @@ func TestRubyShimPlainData(t *testing.T) {
 	}
 }
 
-// By https the shim knows the node by its CA, and shows a certificate; a token may be in a file. A fork has a connection of its own.
+// By https the shim knows the node by its CA, and shows a certificate; a token may be in a file. A fork has a connection of
+// its own.
 func TestRubyShimTLS(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -406,7 +414,8 @@ OrdersWorker.perform_async [{ id: 'c' }]
 	if got := strings.Join(node.pushed, "|"); got != `1 a="";|1 b="";|1 c="";` || node.header.Get("Authorization") != "Bearer sesame" {
 		t.Errorf("pushed %q with %v", got, node.header)
 	}
-	cmd = rubyScript(t, standIn, ":1", "LowkiqShim.install(queues: { 'OrdersWorker' => 'orders' }, payload: :json, patience: 0)\nOrdersWorker.perform_async [{ id: 'a' }]")
+	cmd = rubyScript(t, standIn, ":1", "LowkiqShim.install(queues: { 'OrdersWorker' => 'orders' }, payload: :json, patience: "+
+		"0)\nOrdersWorker.perform_async [{ id: 'a' }]")
 	cmd.Env = append(cmd.Env, "LOWKIQ_URL="+server.URL)
 	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "certificate verify failed") {
 		t.Errorf("got %v: %s, want that nobody vouches for the node", err, out)
@@ -421,7 +430,8 @@ func TestRubyShimInstalled(t *testing.T) {
 	node := &answering{}
 	server := httptest.NewServer(node)
 	defer server.Close()
-	const older = "module Lowkiq; module Worker; attr_accessor :queue_name, :client_queue; def perform_async(batch) client_queue.push batch end; end; class << self; attr_accessor :redis_port; end; end\n"
+	const older = "module Lowkiq; module Worker; attr_accessor :queue_name, :client_queue; def perform_async(batch) client_queue.push batch " +
+		"end; end; class << self; attr_accessor :redis_port; end; end\n"
 	cmd := rubyScript(t, older, ":1", `
 OrdersWorker.queue_name = 'OrdersWorker'
 module MailsWorker; extend Lowkiq::Worker; end

@@ -16,7 +16,7 @@ import (
 	"testing"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/tier"
+	"github.com/lowkiq/lowkiq/internal/testing/tier"
 )
 
 // rubyApp is a worker of Ruby's Lowkiq, and what its payloads are made of.
@@ -32,7 +32,8 @@ module OrdersWorker
 end
 `
 
-// rubyHooks are what the gem and the worker have around perform: a server middleware, and retries_exhausted. The gem is stood in for.
+// rubyHooks are what the gem and the worker have around perform: a server middleware, and retries_exhausted. The gem is
+// stood in for.
 const rubyHooks = `
 def note(text) File.write(SEEN + '.hooks', text + "\n", mode: 'a') end
 module Lowkiq
@@ -89,7 +90,8 @@ func TestRubyWorker(t *testing.T) {
 	); err != nil {
 		t.Fatal(err)
 	}
-	w := r.stock(r.config(fmt.Sprintf("{exec: [%q, %q, %q, OrdersWorker], processes: 1, events: [buried]}\n    max_retry_count: 1\n    retry_in: {base: 10ms, power: 0, jitter: 0s}", ruby, worker, app)))
+	w := r.stock(r.config(fmt.Sprintf("{exec: [%q, %q, %q, OrdersWorker], processes: 1, events: [buried]}\n    max_retry_count: 1\n    "+
+		"retry_in: {base: 10ms, power: 0, jitter: 0s}", ruby, worker, app)))
 	r.drained()
 	w.terminate(patience)
 	text, err := os.ReadFile(seen)
@@ -114,8 +116,8 @@ func TestRubyWorker(t *testing.T) {
 	}
 }
 
-// TestHandlersAreToldOfTheEnd: child processes and HTTP endpoints of a real node are told which jobs are out of retries, and what went
-// to the morgue, with payloads and error, if they ask for it.
+// TestHandlersAreToldOfTheEnd: child processes and HTTP endpoints of a real node are told which jobs are out of retries, and
+// what went to the morgue, with payloads and error, if they ask for it.
 func TestHandlersAreToldOfTheEnd(t *testing.T) {
 	t.Parallel()
 	const failed = `{"ok":false,"error":"no stock"}`

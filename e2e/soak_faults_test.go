@@ -12,8 +12,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/judge"
-	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
+	"github.com/lowkiq/lowkiq/lab/judge"
 	"github.com/lowkiq/lowkiq/queue/events"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
@@ -171,10 +171,7 @@ func (s *soak) holds() string {
 // limits puts another limit in force.
 func (s *soak) limits() string {
 	limit := rules.Limit{Concurrency: 4 + s.dice.IntN(6), Rate: rules.Rate{N: 120 + s.dice.IntN(200), Per: time.Second}, Burst: 1 + s.dice.IntN(30)}
-	text, err := limit.MarshalJSON()
-	if err != nil {
-		s.f.t.Fatal(err)
-	}
+	text := fmt.Appendf(nil, `{"concurrency":%d,"rate":"%v","burst":%d}`, limit.Concurrency, limit.Rate, limit.Burst)
 	from := judge.Now()
 	s.changeRules(func(map[string]rules.Setting, time.Time) (map[string]json.RawMessage, []string, error) {
 		return map[string]json.RawMessage{"limit": text}, nil, nil
@@ -325,7 +322,8 @@ func (s *soak) blocksPort() string {
 			if err != nil {
 				s.f.t.Fatalf("gossip of %s: %v", name, err)
 			}
-			s.hosts.rule(name, "INPUT", append([]string{"-s", s.hosts.address(pair[1-i]), "-p", "tcp", "--dport", strconv.Itoa(port + 1)}, verdicts[s.dice.IntN(2)]...)...)
+			s.hosts.rule(name, "INPUT", append([]string{"-s", s.hosts.address(pair[1-i]), "-p", "tcp", "--dport", strconv.Itoa(port + 1)},
+				verdicts[s.dice.IntN(2)]...)...)
 		}
 	}
 	long := s.forAWhile(4*s.ttl, begin, func() { each(pair, s.heal) })

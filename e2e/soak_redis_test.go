@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/judge"
-	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
+	"github.com/lowkiq/lowkiq/lab/judge"
 )
 
 // soakRedisEnv says what the Redis of a soak is: "" one server, "cluster" a Redis Cluster of three masters.

@@ -9,22 +9,21 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/judge"
+	"github.com/lowkiq/lowkiq/lab/judge"
 	"github.com/lowkiq/lowkiq/node"
-	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
-// Two queues of a soak have rules of their own, and a flow: in one a push takes the place of those that wait, in the other what waits
-// for too long goes to the morgue.
+// Two queues of a soak have rules of their own, and a flow: in one a push takes the place of those that wait, in the other
+// what waits for too long goes to the morgue.
 const (
 	latestQueue   = "latest"
 	expiringQueue = "expiring"
 )
 
 var (
-	latestRules  = queue.PushRules{Coalesce: rules.CoalesceLatest, Debounce: rules.Debounce{Quiet: 200 * time.Millisecond, Most: time.Second}}
+	latestRules  = rules.Push{Coalesce: rules.CoalesceLatest, Debounce: rules.Debounce{Quiet: 200 * time.Millisecond, Most: time.Second}}
 	expiryRule   = rules.Expire{After: 2 * time.Second, To: rules.ExpireMorgue}
 	heldGroups   = rules.Groups{By: "/", Limit: rules.Limit{Concurrency: 3, Rate: rules.Rate{N: 60, Per: time.Second}, Burst: 5}} // ids are paths
 	heldLimit    = rules.Limit{Concurrency: 5, Rate: rules.Rate{N: 130, Per: time.Second}, Burst: 10}
@@ -34,8 +33,8 @@ var (
 // holdBack has a queue of a soak wait, and remember.
 func holdBack(cfg *node.QueueConfig) {
 	cfg.Groups = heldGroups
-	cfg.Expire = rules.Expire{After: 10_000 * time.Hour, To: rules.ExpireDrop}
-	cfg.Journal = node.Journal{Runs: node.JournalAll, Keep: 1_000_000}
+	cfg.Expire = rules.Expire{After: 8000 * time.Hour, To: rules.ExpireDrop}
+	cfg.Journal = rules.Journal{Runs: rules.JournalAll, Keep: 1_000_000}
 	switch cfg.Name {
 	case latestQueue:
 		cfg.Push = latestRules
@@ -46,9 +45,9 @@ func holdBack(cfg *node.QueueConfig) {
 
 // promised is what the judge is told of the rules of a soak.
 //
-// A limit holds under each fault but one: if Redis's clock is set on, leases end of nodes that do not know yet, and what they hold
-// of a limit is free at once. They know by their next renewal, or end at 0.9 ttl if they are cut off. Frozen, killed and cut-off nodes
-// hold what they have until their leases end in Redis, by when their calls have ended.
+// A limit holds under each fault but one: if Redis's clock is set on, leases end of nodes that do not know yet, and what
+// they hold of a limit is free at once. They know by their next renewal, or end at 0.9 ttl if they are cut off. Frozen,
+// killed and cut-off nodes hold what they have until their leases end in Redis, by when their calls have ended.
 //
 // A change of the rules holds from a node's second renewal on, for one that is cut off from its next lease on.
 type promised struct {
@@ -108,8 +107,8 @@ func (p *promised) config() judge.Config {
 		MaxDuplicates: -1, MaxUncaused: -1, Limits: append(p.limits, p.limit), Holds: p.holds, Latest: []string{latestQueue}}
 }
 
-// flowOfRules pushes to the queues with rules of their own until it is stopped: to a few ids again and again, and to ids that come
-// twice.
+// flowOfRules pushes to the queues with rules of their own until it is stopped: to a few ids again and again, and to ids
+// that come twice.
 func (s *soak) flowOfRules(ctx context.Context) {
 	tick := time.NewTicker(flowPause)
 	defer tick.Stop()

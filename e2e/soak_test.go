@@ -18,8 +18,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/lowkiq/lowkiq/internal/judge"
-	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
+	"github.com/lowkiq/lowkiq/lab/judge"
+	"github.com/lowkiq/lowkiq/queue"
 )
 
 const (
@@ -105,7 +106,7 @@ func newSoak(t *testing.T, number int, lease time.Duration, seed uint64) *soak {
 	}
 	s.redis = startSoakRedis(t, s.hosts)
 	r := rigAt(t, soakShards, s.redis.url("127.0.0.1"))
-	if err := r.client.SetRules(latestQueue, latestRules); err != nil {
+	if err := r.client.SetRules(latestQueue, queue.PushRules{Push: latestRules}); err != nil {
 		t.Fatal(err)
 	}
 	if s.hosts != nil {
@@ -175,7 +176,8 @@ func (s *soak) kinds() []kind {
 		{"cut from Redis", s.cutFromRedis}, {"link to Redis flaps", s.flaps},
 	}
 	if s.hosts != nil {
-		kinds = append(kinds, kind{"cut from the others", s.cutFromNodes}, kind{"one way to Redis cut", s.oneWayRedis}, kind{"one way to a node cut", s.oneWayNode},
+		kinds = append(kinds, kind{"cut from the others", s.cutFromNodes}, kind{"one way to Redis cut", s.oneWayRedis},
+			kind{"one way to a node cut", s.oneWayNode},
 			kind{"port blocked", s.blocksPort}, kind{"packets lost", s.losesPackets}, kind{"parted in two", s.parts})
 	}
 	if s.redis.cluster != nil {

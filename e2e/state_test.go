@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/tier"
+	"github.com/lowkiq/lowkiq/internal/testing/tier"
 )
 
 // TestStatesAreExact: the worker is killed again and again while its handler, part of whose calls fail,

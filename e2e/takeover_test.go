@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/judge"
+	"github.com/lowkiq/lowkiq/lab/judge"
 )
 
 // TestTakeover: of two workers for the same queue the second waits until the first is

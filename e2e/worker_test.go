@@ -19,8 +19,8 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/judge"
-	"github.com/lowkiq/lowkiq/internal/pause"
+	"github.com/lowkiq/lowkiq/internal/process/sleep"
+	"github.com/lowkiq/lowkiq/lab/judge"
 	"github.com/lowkiq/lowkiq/node"
 	"github.com/lowkiq/lowkiq/node/handler"
 	"github.com/lowkiq/lowkiq/queue/recurring"
@@ -126,16 +126,16 @@ func (s *settings) node(writer *judge.Writer) (*node.Node, error) {
 		if err != nil {
 			return nil, err
 		}
-		cfg := node.QueueConfig{Name: name, Shards: s.Shards, MaxCrashes: s.MaxCrashes, Middlewares: middlewares}
+		cfg := node.QueueConfig{Name: name, Shards: s.Shards, Rules: rules.Rules{MaxCrashes: s.MaxCrashes}, Middlewares: middlewares}
 		if s.Handler == "count" {
-			cfg.State, cfg.BatchSize, cfg.RetryIn = time.Hour, 10, func(int) time.Duration { return time.Millisecond }
+			cfg.State, cfg.BatchSize, cfg.RetryFunc = time.Hour, 10, func(int) time.Duration { return time.Millisecond }
 		}
 		cfg.Limit = s.Limit
 		if s.Held {
 			holdBack(&cfg)
 		}
 		if s.Journal {
-			cfg.Journal = node.Journal{Runs: node.JournalAll, Keep: 1_000_000}
+			cfg.Journal = rules.Journal{Runs: rules.JournalAll, Keep: 1_000_000}
 		}
 		if name == s.Broken {
 			cfg.Middlewares = cfg.Middlewares[:1]
@@ -176,7 +176,7 @@ func (s *settings) pretend(ctx context.Context, batch *lowkiq.Batch) error {
 	if strings.HasPrefix(batch.Jobs[0].ID, longID) {
 		took = 3 * ttl
 	}
-	return pause.For(ctx, took)
+	return sleep.For(ctx, took)
 }
 
 // count counts payloads in the states of their ids, which is all it does, and answers with the count.

@@ -1,11 +1,11 @@
--- aside: take ids whose records cannot be read out of their flight, so that they stop no other id.
+-- aside: take ids with unreadable records out of their flight, so that they stop no other id.
 --
 --#keys claim jobs ready due flight parked crashes aside
 -- ARGV  1 instance  2 fence  3 flight  then ids
 -- Returns the number of ids that were in the flight until now.
 -- Errors: FENCED holder fence
--- Keeps I2: the records stay, as they are, in the hash aside, where a repair puts such records
--- too. What was pushed meanwhile waits by itself.
+-- Keeps I2: the records stay unchanged in the hash aside, where a repair puts such records, too. Payloads
+-- that were pushed meanwhile become a new job.
 --#include claimed
 --#include take_out
 --#include enqueue

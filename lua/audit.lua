@@ -1,14 +1,14 @@
--- audit: where some ids are, all at one instant. Reads only.
+-- audit: read where some ids are, all at one instant. Reads only.
 --
 --#keys jobs ready due retry blocked flight parked crashes suspects count spill spillx stale late postponed
 --#keys morgue dead states statesx progress
--- ARGV  1 '1': look into ready too, which takes as long as it is  then ids (few, records are copied)
--- Returns per id 19 values: the beginnings of its records in jobs, parked and morgue ('' = none);
---       its scores in due, retry, blocked and dead ('' = not there); how often it is in flight and
---       among suspects; its crashes ('' = none); how often it is in ready (at most 2; -1 = not
---       looked); how many payloads of it are in the spill, of jobs and parked, and of the morgue; 1 if it is stale; 1 if
---       it is late; 1 if it has a state; when that was written ('' = not known); 1 if it is noted how far it is; since when it is
---       noted to wait, as it was put off ('' = it is not).
+-- ARGV  1 '1': search ready too, in time proportional to its length  then ids (few, because records are copied)
+-- Returns 19 values per id: the beginnings of its records in jobs, parked and morgue ('' without a record);
+--       its scores in due, retry, blocked and dead ('' if it is not there); its entries in flight and in suspects;
+--       its crashes ('' without a count); its entries in ready (at most 2; -1 if ready was not searched); its payloads
+--       in the spill, those of jobs and parked, then those of the morgue; 1 if it is stale; 1 if it is late; 1 if
+--       it has a state; the time of its state ('' if unknown); 1 if it has progress; the time since which it is
+--       marked as postponed ('' without a mark).
 local function count_of(list)
   local n = {}
   for _, id in ipairs(list) do n[id] = (n[id] or 0) + 1 end

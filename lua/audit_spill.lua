@@ -1,5 +1,4 @@
--- audit_spill: do entries of the spill belong to a crowded job, and have they both halves? Reads
--- only.
+-- audit_spill: check whether entries of the spill belong to a crowded job and have both halves. Reads only.
 --
 --#keys jobs parked morgue spill spillx
 -- ARGV  per entry: space (w or m), id, key ('' if the entry comes from spillx), payload

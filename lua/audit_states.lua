@@ -1,4 +1,4 @@
--- audit_states: some of the ids whose states handlers keep, without these: they may be large. Reads only.
+-- audit_states: read some of the ids that have states. It leaves out the states, which may be large. Reads only.
 --
 --#keys states
 -- ARGV  1 cursor, of HSCAN

@@ -1,18 +1,25 @@
--- bury: ids of flights ran out of retries, or their payloads of time.
+-- bury: end jobs of flights that have no retries left, are cancelled, or have expired payloads.
 --
 --#keys claim jobs ready flight parked crashes suspects spill spillx late postponed morgue dead count due
 --#keys journal journalx blocked reply progress
 -- ARGV  1 instance  2 fence  3 bounds of the journal, see lib/journal.lua
---       then per id: flight, id, policy, retry count, error, its line (as in nack.lua)
---       policy: skip (the payload with the smallest score to the morgue, the rest is fresh and due
---       now), bury (all of the flight to the morgue), block (wait, accumulating, for a person), drop (all of the flight
---       is forgotten, and no failure); "bury cancelled": a person has ended the run, no failure; "bury expired", "drop expired":
---       no failure, and callers learn of the latter that they expired; followed by places of 4 digits, from 1: those payloads
---       alone, in the order of a handler, and the rest goes back to the head
--- Returns {the number of ids that were in their flight until now, of how many this call was}; see lib/measure.lua.
+--       then per id: flight, id, policy, retry count, error, line of the journal (as in nack.lua)
+--       policy: a word, a cause and places, as in "bury some 00010003"
+--               skip   the payload with the smallest score goes to the morgue; the rest is a new job, due now
+--               bury   all payloads of the flight go to the morgue
+--               block  the job waits for a person, and collects payloads
+--               drop   all payloads of the flight are deleted; this is no failure
+--       cause:  failed     the job has no retries left
+--               some       the handler never wants to see the payloads at these places again
+--               cancelled  a person has cancelled the run; this is no failure
+--               expired    payloads have expired; this is no failure, and callers of dropped payloads learn it
+--       places: 4 digits each, from 1 in the order of handling. The policy applies to these payloads, and the
+--               rest goes back to the head, as it was. No places stand for all payloads. No handler has seen
+--               a job with expired payloads, so an id in quarantine stays there if payloads are left.
+-- Returns {ids that were in their flight until now, ids that this call has looked at}; see lib/measure.lua.
 -- Errors: FENCED holder fence
--- Keeps I2. What was pushed meanwhile stays, as a fresh job; it was never tried. An id whose record
--- in the morgue is damaged waits for a person, whatever the policy.
+-- Keeps I2. Payloads that were pushed meanwhile stay as a new job, because they were never tried. An id
+-- whose record in the morgue is damaged is blocked, whatever the policy.
 --#include claimed
 --#include take_out
 --#include enqueue
@@ -30,23 +37,22 @@ local function inter(id, some, retry, err)
   entomb(KEY.morgue, KEY.dead, KEY.count, KEY.spill, KEY.spillx, id, some, retry, err, now)
 end
 
--- renew stores what is left of a job as a fresh one, due now. The error stays with it until it
--- succeeds.
+-- renew stores the rest of a job as a new job that is due now. The error stays until the job succeeds.
 local function renew(id, job, err)
   job.retry, job.at, job.since, job.err = -1, now, nil, err
   redis.call('HSET', KEY.jobs, id, reunite(id, job))
   redis.call('RPUSH', KEY.ready, id)
 end
 
--- gone deletes a job of which nothing is left but what was pushed meanwhile.
+-- gone deletes a job without payloads. Payloads that were pushed meanwhile become a new job.
 local function gone(id)
   redis.call('HDEL', KEY.jobs, id)
   local parked = redis.call('HGET', KEY.parked, id)
   if parked and readable(parked) then unpark(KEY.jobs, KEY.ready, KEY.due, KEY.parked, id, parked, now) end
 end
 
--- oldest takes the payload with the smallest score out of a job, the first of equals. Those with
--- keys are in order.
+-- oldest takes the payload with the smallest score out of a job; of equal scores, the first. Payloads
+-- with keys are in order already.
 local function oldest(job)
   local k = 1
   for i = 2, job.key and 1 or job.n do
@@ -82,7 +88,8 @@ function verdict.drop(id, job, retry, err, end_of_it)
   gone(id)
 end
 
--- cut takes the payloads at some places, in the order of a handler, out of a job. It returns them as a piece.
+-- cut takes the payloads at given places, in the order of handling, out of a job. It returns them as a
+-- piece.
 local function cut(job, places)
   local order, taken = {}, {}
   for i = 1, job.n do order[i] = i end
@@ -109,13 +116,16 @@ local function cut(job, places)
   return some
 end
 
--- expire ends a part of a job's payloads.
-local function expire(policy, places, id, job, record, retry, err)
+-- end_some ends the payloads of a job at given places. Payloads that are dropped have expired.
+local function end_some(policy, places, id, job, record, retry, err)
   local some = cut(job, places)
   if some.n > 0 then
     if policy == 'bury' then inter(id, some, retry, err) else weigh(tell(some.data, 'expired'), 0) end
   end
-  if job.n == 0 then return gone(id) end
+  if job.n == 0 then
+    redis.call('HDEL', KEY.crashes, id)
+    return gone(id)
+  end
   redis.call('HSET', KEY.jobs, id, reunite(id, job))
   to_head(id, record)
 end
@@ -125,29 +135,30 @@ open_journal()
 local noted = redis.call('EXISTS', KEY.progress) == 1
 for p = 4, #ARGV, 6 do
   local popped = claim['@' .. ARGV[p]]
-  local ids = take_out(KEY.flight, KEY.crashes, ARGV[p], {ARGV[p + 1]})
+  local policy, cause, from = string.match(ARGV[p + 2], '^(%S+) (%S+) ()')
+  local places = string.sub(ARGV[p + 2], from)
+  local answered = cause ~= 'expired' or places == ''
+  local ids = take_out(KEY.flight, answered and KEY.crashes or nil, ARGV[p], {ARGV[p + 1]})
   if ids[1] then
     count = count + 1
-    local policy, places = ARGV[p + 2], ''
-    local expired, cancelled = string.find(policy, ' expired', 1, true), policy == 'bury cancelled'
-    if expired then
-      places = string.sub(policy, expired + 8)
-      policy = string.sub(policy, 1, expired - 1)
-    end
-    if cancelled then policy = 'bury' end
-    if policy ~= 'drop' and not expired and not cancelled then failed = failed + 1 end
+    if policy ~= 'drop' and (cause == 'failed' or cause == 'some') then failed = failed + 1 end
     if ARGV[p + 5] ~= '' then journal((noted and journal_log(ids[1], popped) or '') .. ARGV[p + 5], 1) end
     if noted then redis.call('HDEL', KEY.progress, ids[1]) end
     local record = redis.call('HGET', KEY.jobs, ids[1])
     if record then
       weigh_record(record)
       local retry, err = tonumber(ARGV[p + 3]), ARGV[p + 4]
-      if policy ~= 'drop' and not readable(redis.call('HGET', KEY.morgue, ids[1])) then policy, places = 'block', '' end
-      if places ~= '' then
-        expire(policy, places, ids[1], parse(record), record, retry, err)
-      else
-        verdict[policy](ids[1], parse(record), retry, err, expired and 'expired' or 'deleted')
+      if policy ~= 'drop' and not readable(redis.call('HGET', KEY.morgue, ids[1])) then
+        policy, places = 'block', ''
+        redis.call('HDEL', KEY.crashes, ids[1]) -- a blocked id is in no quarantine
       end
+      if places ~= '' then
+        end_some(policy, places, ids[1], parse(record), record, retry, err)
+      else
+        verdict[policy](ids[1], parse(record), retry, err, cause == 'expired' and 'expired' or 'deleted')
+      end
+    else
+      redis.call('HDEL', KEY.crashes, ids[1])
     end
   end
   looked = looked + 1

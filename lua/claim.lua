@@ -2,18 +2,21 @@
 --
 --#keys claim jobs ready flight parked crashes suspects spill spillx late postponed morgue dead count due retry
 --#keys journal journalx reply progress
--- ARGV  1 instance  2 cause: fresh, self or seize  3 fence as read before ('0' if none)
---       4 holder as read before ('' if none)
--- Returns {'OK', fence, jobs that were in flight, payloads buried as crashes, ids still to be taken out of
---         flights: see resume.lua, ids that are held: see held.lua, the rule of groups: see regroup.lua}
---         {'STALE', holder, fence}  the claim has changed since it was read: nothing happens
---         {'HELD', holder, fence}   cause fresh, and another instance holds it
---         {'REMOVED', mark, fence}  the queue is deleted: see remove_shard.lua
--- Keeps I1 (one holder, a fence that grows for ever, even if Redis lost the counter) and I2.
+-- ARGV  1 instance  2 cause: fresh, self or seize  3 the fence that the caller has read ('0' if none)
+--       4 the holder that the caller has read ('' if none)
+-- Returns {'OK', fence, recovered jobs, payloads buried as crashes, ids that are still in flights (see
+--         resume.lua), held ids (see held.lua), the rule of groups (see regroup.lua)}
+--         {'STALE', holder, fence}  the claim has changed since the caller read it; nothing happens
+--         {'HELD', holder, fence}   the cause is fresh, and another instance holds the shard
+--         {'REMOVED', mark, fence}  the queue is deleted; see remove_shard.lua
+-- Keeps I1 (a shard has one holder, and its fence always rises, even if Redis lost it) and I2.
 --
--- Only a seizure puts ids in quarantine: their last owner died while it had them. An id in
--- quarantine that a seizure finds alone in flight gets one more crash; at max_crashes (stored
--- by the pop) it is buried, so a poisonous payload cannot kill node after node.
+-- The new fence is at least Redis's clock in milliseconds. So it is above all earlier fences also after
+-- Redis has lost the claim.
+--
+-- A seizure puts the ids in flight in quarantine, because their owner died while it handled them. If a
+-- seizure finds a quarantined id alone in flight, the id gets one more crash. At max_crashes, which
+-- the pop has stored, the id is buried. So a payload that kills its process cannot kill node after node.
 local claim = {}
 do
   local flat = redis.call('HGETALL', KEY.claim)
@@ -31,9 +34,9 @@ local count, left = take_back(ARGV[2], holder)
 local next_fence = math.max(tonumber(fence) + 1, math.floor(now / 1000))
 next_fence = string.format('%.0f', next_fence)
 
--- A small hash is a list inside Redis, searched from end to end: in a shard with 400 jobs that
--- costs more than all the rest of a pop. A field longer than any list takes makes it a table.
--- No id is empty, so '' is free.
+-- Redis keeps a small hash as a list and searches it from end to end. In a shard with 400 jobs that
+-- costs more than the rest of a pop. A long field makes it a hash table. No id is empty, so the
+-- field '' is free.
 redis.call('HSET', KEY.jobs, '', string.rep('hashtable', 20))
 redis.call('HSET', KEY.claim, 'instance', ARGV[1], 'fence', next_fence, 'pop', 0)
 local held = redis.call('ZCOUNT', KEY.due, held_at, '+inf') + redis.call('ZCOUNT', KEY.retry, held_at, '+inf')

@@ -1,9 +1,9 @@
--- cluster_swap: replace the cluster record, create it or delete it, if it is still what was read.
+-- cluster_swap: create, replace or delete the cluster record, if it is unchanged.
 --
 --#keys record
 -- ARGV  1 record as read ('' if there was none)  2 new record ('' deletes it)
--- Returns 1, or 0 if the record has changed. A record that is the new one already was written by
--- this call, repeated because its answer was lost: no two records are equal.
+-- Returns 1, or 0 if the record has changed. No two records are equal. If the record is the new record
+-- already, this call has written it before, and its answer was lost.
 local record = redis.call('GET', KEY.record) or ''
 if record == ARGV[2] and record ~= '' then return 1 end
 if record ~= ARGV[1] then return 0 end

@@ -1,22 +1,24 @@
--- coalesce: push.lua for a queue whose rules let a push take the place of what waits, or put it off.
+-- coalesce: push.lua for a queue whose rules let a push replace or delay waiting payloads.
 --
 --#keys jobs ready count due flight parked stale spill spillx since
--- ARGV  1 "m <coalesce> <quiet> <most>"  quiet and most: us, 0 if pushes put nothing off  2-4 and the jobs as in push.lua, mode m
--- Returns one character per job, and errors, as push.lua
+-- ARGV  1 "m <coalesce> <quiet> <most>"; quiet and most are us, or 0 if pushes delay nothing
+--       2-4 and the jobs as in push.lua, mode m
+-- Returns one character per job, and errors, as push.lua does
 -- Keeps I2 and I3 as push.lua does.
 --
--- coalesce  all     as push.lua
---           latest  of what waits for an id only the payload with the highest score stays, of equal scores the last one
---           once    what is pushed while something waits for the id is merged into that
--- Payloads with an address, those of calls, are stored as by push.lua, and stay: each caller gets an answer. Where more than 32
--- payloads wait, calls or such as are older than the rule, or some that are large, a push joins them.
--- A push may come again, when its answer was lost: what it has stored keeps its place beside calls then, and what that took the
--- place of does not come back (I3).
+-- coalesce  all     store every payload, as push.lua does
+--           latest  keep the waiting payload with the highest score; of equal scores, the last
+--           once    merge a push into the waiting payload of its id
+-- A payload with an address belongs to a call. It is stored as push.lua stores it, and stays, because each
+-- caller gets an answer. A push joins the waiting payloads if there are more than 32 or if they are large.
+-- Such payloads are calls, or older than the rule. A push may come again because its answer was lost. Then
+-- its stored payload keeps its place beside calls, and the payload that it replaced does not come back (I3).
 --
--- An id that waits for nothing else is due quiet after its last push, and most after its first one at the latest, but never earlier than it
--- was: since has when the first one was, of ids that are put off, and of others for a while. An id that is ready, failed, postponed (nack.lua) or held is not
--- put off, and neither is one that was pushed with a time.
--- What comes during a flight is parked, and never joins the flight: so the last push always gets a run that sees it.
+-- With quiet, an id that waits for no other reason is due quiet after its last push, at most `most` after
+-- its first push, and never earlier than before. The key since has the time of the first push for such
+-- ids, and for a while for others. A push does not delay an id that is ready, failed, postponed (nack.lua)
+-- or held, or an id that was pushed with a time.
+-- A push during a flight is parked and never joins the flight. So a run sees the last push.
 local mode, width, n = 'm', 4, (#ARGV - 4) / 4
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -34,7 +36,7 @@ for i = 1, n do ids[i] = ARGV[1 + i * 4] end
 local kind, quiet, longest = string.match(ARGV[1], '^m (%S+) (%d+) (%d+)')
 quiet, longest = tonumber(quiet), tonumber(longest)
 
--- called says whether somebody waits for the end of a payload.
+-- called reports whether a caller waits for the end of a payload.
 local function called(payload)
   local a, b, hi, lo = string.byte(payload, 1, 4)
   if a ~= 0 or b ~= 76 or not lo then return false end
@@ -42,7 +44,7 @@ local function called(payload)
   return m ~= nil and m > 0
 end
 
--- spilled has the payloads of a crowded id as a record without a spill would; nothing is taken out.
+-- spilled returns the payloads of a crowded id as a parsed job. They stay in the spill.
 local function spilled(id, job)
   local prefix = spill_prefix('w', id)
   local members = spill_lowest(KEY.spill, prefix, job.bytes, job.n, math.huge)
@@ -53,7 +55,8 @@ local function spilled(id, job)
   end
 end
 
--- Of this push: the job at hand, and where each id's payloads are that are no calls: of each the last place, and the last of all.
+-- The job at hand; and for each id of this push the places of its payloads that are no calls: the last
+-- place of each payload, and the last place of all.
 local job_at, places, final = 0, nil, {}
 local function behind(id, payload)
   if not places then
@@ -69,13 +72,15 @@ local function behind(id, payload)
   return i and i > job_at and i
 end
 
--- follows says whether job i of this push comes behind the one at hand, which has this score, among what waits.
+-- follows reports whether job i of this push comes after the job at hand, which has this score, in the order
+-- of handling.
 local function follows(i, score)
   local of = ARGV[3 + i * 4]
   return not lower(of == '' and base / 1000000 or of, score)
 end
 
--- latest replaces what waits, but for calls. It answers as spill_add, and how much it has read and written besides the record.
+-- latest replaces the waiting payloads that are no calls. It returns the results of spill_add, and the cost
+-- of its reads and writes besides the record.
 local function latest(id, job, crowded, payload, score, most, most_bytes, flying)
   if crowded then spilled(id, job) end
   local newest
@@ -132,12 +137,12 @@ spill_add = function(spill, spillx, space, id, rec, payload, score, at, most, mo
   return add(spill, spillx, space, id, rec, payload, score, at, most, most_bytes, flying)
 end
 
--- defer gives the time (us) until which push i puts its id off; nil: it does not.
+-- defer returns the time (us) until which push i delays its id, or nil.
 local function defer(i, id, record, busy)
   job_at = i
   if quiet == 0 then return nil end
   if ARGV[4 + i * 4] ~= '' then
-    if not record then redis.call('ZREM', KEY.since, id) end -- what it has of an earlier job
+    if not record then redis.call('ZREM', KEY.since, id) end -- it belongs to an earlier job
     return nil
   end
   if not record then return now + quiet end
@@ -150,8 +155,8 @@ local function defer(i, id, record, busy)
   return math.max(now, math.min(now + quiet, first + longest))
 end
 
--- deferred puts it off, and returns the record as it is then. It makes no id due earlier: since may be of an earlier job, if one that does not
--- know of the rule has pushed this one, with a time of its own.
+-- deferred delays the id, and returns its new record. It makes no id due earlier: since may belong to an
+-- earlier job, if a process without the rule has pushed this job with a time of its own.
 local function deferred(id, at, changed, record, busy)
   if not record then
     redis.call('ZADD', KEY.since, string.format('%.0f', now), id)

@@ -1,17 +1,19 @@
--- complete: the ids named are done, and there is more to say: results to who called, states of ids, lines of the journal;
--- or their progress is noted, and ends.
+-- complete: acknowledge ids, as ack does, and store the rest of their answers: replies for callers, states
+-- of ids, lines of the journal. It also ends the noted progress of the ids that have such an answer.
 --
 --#keys claim jobs ready due flight parked crashes count states statesx reply
 --#keys progress journal journalx
--- ARGV  1 instance  2 fence  3 channel that wakes the owner  4 how long a state is kept after its last write, us
---       (0: for ever)  5 bounds of the journal, see lib/journal.lua  6 arguments of acks that follow, as in ack.lua  then these
---       then how many blocks of the journal follow  then per block: flight, how many runs, first id, last id, lines
---       then per id with more to say: flight, id, reply ('' nobody called, else lib/tell.lua), state ('' as it was,
---       '-' none, '=' and the bytes)
---       An ack of flight '#2' and count 0 is of the ids of the second block, which were popped one after the other. The lines
---       of other blocks are of ids that are named.
--- Returns the number of ids that were in their flight until now. What is to be said of the others is not said:
--- an ack that is late or repeated changes nothing, so a state is replaced once per ack (I6).
+-- ARGV  1 instance  2 fence  3 channel that wakes the owner  4 time (us) that a state is kept after its
+--       last write (0: for ever)  5 bounds of the journal, see lib/journal.lua  6 number of the arguments
+--       of acks, then these arguments as in ack.lua
+--       then the number of blocks of the journal, then per block: flight, number of runs, first id, last
+--       id, lines
+--       then per id with a reply, a state or noted progress: flight, id, reply ('' without callers, else see
+--       lib/tell.lua), state ('' keeps it, '-' deletes it, '=' and its bytes)
+--       An ack of flight '#2' with count 0 acknowledges the ids of the second block, which one pop took
+--       in a row. The ids of other blocks are named by acks.
+-- Returns the number of ids that were in their flight until now. For other ids the script stores nothing.
+-- So a late or repeated ack changes nothing, and an ack replaces a state once (I6).
 -- Errors: FENCED holder fence
 --#include claimed
 --#include take_out
@@ -27,14 +29,18 @@ local acks = 6 + tonumber(ARGV[6])
 local answers = acks + 2 + 5 * tonumber(ARGV[acks + 1])
 local more, journals = answers <= #ARGV, answers > acks + 2
 
--- ended are the ids that were in their flight until now, by flight: finish takes them out by these two. written are
--- the blocks of which all had been.
+-- finish calls take_out and take_out_all, which are replaced here. The new functions record in ended, by
+-- flight, the ids that were in their flight until now. They record in written the blocks that in_row took as
+-- a whole.
 local ended, written = {}, {}
 do
   local some, all = take_out, take_out_all
 
-  -- in_row takes the ids of a block out at once: they are the next of their flight, as batches mostly end in its order. Between
-  -- the first and the last one no others were popped. It says whether it did; else they are taken out by name.
+  -- in_row takes the ids of a block out with one LPOP if they are the first ids of the flight list. Mostly
+  -- they are, because batches mostly end in the order of their flight. The ids came one after the other in
+  -- their pop. If one of them had left the flight, the last id would not be n - 1 places behind the first.
+  -- So a look at these two suffices, and in_row takes no other id (I1). Otherwise it returns nil, and the
+  -- caller takes the ids out by name.
   local function in_row(flight_key, crashes_key, number, n, first, last)
     local before, size = stretch(number)
     if before > 0 or size < n or redis.call('LINDEX', flight_key, 0) ~= first or redis.call('LINDEX', flight_key, n - 1) ~= last then return nil end
@@ -69,7 +75,7 @@ do
   end
 end
 
--- Who called stands in the payloads, which go with the ack.
+-- The payloads name their callers. The script reads them before the ack, which deletes them.
 local records = {}
 for p = answers, #ARGV, 4 do
   if ARGV[p + 2] ~= '' then records[ARGV[p + 1]] = redis.call('HGET', KEY.jobs, ARGV[p + 1]) end

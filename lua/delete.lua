@@ -1,11 +1,11 @@
--- delete: forget what waits for these ids; a flight goes on.
+-- delete: delete the waiting payloads of ids. Flights go on.
 --
 --#keys jobs ready due retry blocked flight parked crashes suspects count spill spillx stale late postponed
 --#keys reply
 -- ARGV  1 '1' if the call before this one began with the first id  2 '' or the place an id must be in: ready, scheduled,
 --       retry, blocked, failed  then ids (at most 1,000)
--- Returns {the number of ids of which something was deleted, of how many this call was, '1' if it began with one more
---         and more payloads of it are left}; see lib/measure.lua.
+-- Returns {ids with deleted payloads, ids that this call has looked at, '1' if the call ended within an id
+--         and more of its payloads are left}; see lib/measure.lua.
 --#include record
 --#include spill
 --#include waiting
@@ -29,7 +29,7 @@ for i = 3, #ARGV do
         return {count, looked, 1}
       end
     end
-    remove(id, busy) -- first what frees memory: see lease.lua
+    remove(id, busy) -- the first write frees memory: see lease.lua
     if sound then weigh(tell(job.data, 'deleted'), 0) end
   end
   looked = looked + 1

@@ -1,12 +1,13 @@
--- deliver: take in a push once, however often, and by whomever, it is sent.
+-- deliver: store a push once, however often it is sent, and whichever process sends it.
 --
 --#keys jobs ready count due flight parked stale spill spillx from
--- ARGV  1 mode: m  2-4 and 5 id, 6 payload, 7 score, 8 perform_in (us) as in push.lua
---       9 source: who sends it  10 its number, higher than that of what the source has sent to this shard before
--- Returns d: the source's push of this number, or a later one, was taken in before; nothing was done.
---         Otherwise the code of push.lua. After 2, 3 or 4 nothing was taken in: it may be sent again.
+-- ARGV  1 mode: m  2-4 and 5 id, 6 payload, 7 score, 8 due time (us) as in push.lua
+--       9 source: the name of the sender  10 the number of the push, which rises for each push of the source
+--       to this shard
+-- Returns d if a push of the source with this number or a higher one was stored before; nothing was done.
+--         Otherwise the code of push.lua. After 2, 3 or 4 nothing was stored, and it may be sent again.
 -- Errors: REMOVED as push.lua
--- Keeps I2 and I3 as push.lua does; a source whose sender dies has another one send the same number.
+-- Keeps I2 and I3 as push.lua does. If the sender of a source dies, another process sends the same number.
 local from = redis.call('HGET', KEY.from, ARGV[9]) or '0'
 local taken = tonumber(from)
 if not taken then return redis.error_reply('DAMAGED the number of the last delivery of ' .. ARGV[9] .. ' is no number: ' .. from) end

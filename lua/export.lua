@@ -1,15 +1,16 @@
--- export: take jobs out for another system, each if it is as it was read, and remember that they are.
+-- export: remove jobs that another system has taken over, each only if it is unchanged, and remember them.
 --
 --#keys jobs ready due retry blocked flight parked crashes suspects count spill spillx stale late postponed
 --#keys morgue dead from
--- ARGV  1 the run  then for each id (at most 250): id, number, kind (w: what waits, m: what the morgue has), its record
--- Returns one character per id: 0 taken out  + a piece is, more is left: read it again  c changed since it was read
---           f in flight  b blocked or held  - nothing is there
---         Fewer characters than ids: the rest was not looked at, and is to be sent again.
+-- ARGV  1 the run  then for each id (at most 250): id, number, kind (w: waiting, m: in the morgue), record as read
+-- Returns one character per id: 0 removed  + a piece was removed; read the rest  c changed since it was read
+--           f in flight  b blocked or held  - no job
+--         If there are fewer characters than ids, the caller sends the rest again.
 -- Errors: OVER another run has begun
 --
--- Field export of from is the run that may take out. Field export NUL <kind> <id> is the number under which the other system
--- has written down what was read: with it, or a piece of it, gone from here, the id is that system's. The client removes it.
+-- Field export of from is the run that may export. Field export NUL <kind> <id> is the number under which the
+-- other system has stored the job. After the job, or a piece of it, is removed here, the id belongs to that
+-- system. The client removes the field.
 if redis.call('HGET', KEY.from, 'export') ~= ARGV[1] then return redis.error_reply('OVER another run takes jobs out') end
 
 --#include record
@@ -19,7 +20,7 @@ if redis.call('HGET', KEY.from, 'export') ~= ARGV[1] then return redis.error_rep
 --#include measure
 --#include forget
 
--- crop takes a piece of what waits, or all of it; it returns the answer's character.
+-- crop removes a piece of the waiting job, or all of it. It returns the character of the answer.
 local function crop(id, record)
   weigh_record(record)
   if string.byte(record, 1) == 115 then

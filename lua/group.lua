@@ -1,40 +1,51 @@
--- group: how many ids of some groups of a queue an instance may hand to handlers now, of those that the cluster may.
+-- group: how many ids of some groups of a queue may an instance hand to handlers now?
 --
 --#keys groups groupsx lease
--- ARGV  1 instance  2 number of the request, one more each time  3 how many ids of a group may be in calls at once, 0: any
---       number  4 us per id of a group's rate, 0: it has none  5 how many at once after a rest
---       6 how long all of it is kept after the last request (ms)
---       then per group: its name; how many of its ids the instance has in calls, and begins no more before the answer;
---       how many it asks for that were told to ask again now; how many others; us for which no more may begin, 0: none;
---       us between two of its ids that are to ask again
--- Returns per group: how many of the former may, how many of the others, after how many us the first of the former that
---         may not is to ask again, and the first of the others; each further one later by what lies between two; 1 if none may begin because a
---         handler said so
--- Errors: LEASE  the instance has none;  LATE  a later request of the instance has come: nothing has changed
+-- ARGV  1 instance  2 number of the request, which grows by 1 with each request  3 maximum number of ids of a group
+--       in handler calls, 0: no limit  4 us per id of a group's rate, 0: no rate  5 burst of the rate
+--       6 time to live of the keys after the last request (ms)
+--       then per group: name; ids that the instance has in handler calls, which begins no other before the answer;
+--       ids that want to begin and were told to ask again now; other ids that want to begin; us for which no id may
+--       begin, 0: none; us between two ids that are told to ask again
+-- Returns per group: number of ids told to ask again that may begin; number of the other ids that may begin; us after
+--         which the first refused id of the former asks again; us after which the first refused id of the others does.
+--         Each further id asks later by the us between two ids.
+-- Errors: LEASE: the instance has no lease; LATE: a later request of the instance has come, and nothing has changed
 --
--- Field "g<group>" of groups is "<at> <owed> <step> <line> <near> <till> <turn> <next> <resets>\n", us, then "<held> <instance>\n" of each that has ids of it
--- in calls. at: when it was written; owed, step: as in rate. till: until then none may begin, because a handler said so. line, near:
--- when the last of those told to ask again is to, that had not, or had been told so before. Ids that come while others are in the line
--- go to its end, unless nobody uses what the rate allows. turn: the instance that has the next permit that is free, because it has none of the group
--- and an id of it that was told to ask again was refused; that is to ask at next, and others leave it one permit when that is now. Else an instance with
--- a crowd of ids would have each permit again that it gives back, before the one id of another is next in the line. If it does not come, it is
--- nobody's turn for a while, so an instance that is always late costs the others little. Field "i<instance>" is the number of its last request.
--- Field r is how often lines were reset (group_reset.lua): in an entry from before that line and near say nothing.
+-- Field g<group> of groups is "<at> <owed> <step> <line> <near> <till> <turn> <next> <resets>\n", and then
+-- "<held> <instance>\n" for each instance with ids of the group in handler calls. Times are in us.
+--   at          when the entry was written
+--   owed, step  the rate, as in rate.lua
+--   till        no id begins before it, because a handler has stopped the group
+--   line        when the last id asks again that was told so for the first time
+--   near        when the last id asks again that had been told so before
+--   turn, next  the instance that gets the next free permit ('-' for none), and when it asks
+--   resets      field r when the entry was written. Field r counts the resets of all groups (group_reset.lua). In an
+--               entry with an older count, line and near mean nothing.
+-- Field i<instance> is the number of the instance's last request.
 --
--- No more of a group are in calls than the limit, unless that was lowered: an instance holds what it was granted until it
--- says that it has fewer, and nothing once its lease is gone: its calls have ended by then (I1).
+-- In a group with a rate, new ids join the end of the line while other ids are in it, unless the whole burst is free.
 --
--- groupsx is when which field is to be looked at again, us: those that say nothing any more are removed, a few more at a time than a
--- request may have added.
--- KEY.lease is what the names of leases begin with; no such key exists.
+-- Turns are for groups with a limit and no rate. An instance without ids of the group in calls gets the turn if an id
+-- that was told to ask again is refused. Near the time next, the other instances leave a permit free for it. Without
+-- turns, an instance with many ids would take back each permit that it gives back, before the single id of another
+-- instance asks again. If an instance misses its turn, no instance gets a turn for a second. So an instance that is
+-- always late costs the others little.
+--
+-- The ids of a group in calls exceed the limit only after the limit was lowered. An instance holds what it was granted
+-- until it reports fewer ids. An instance without a lease holds nothing, because its calls have ended by then (I1).
+--
+-- groupsx has the time (us) when each field is checked next. A request removes fields that mean nothing any more, a few
+-- more than it may have added.
+-- KEY.lease is the beginning of the names of leases. No key has this name.
 --#include owed
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local limit, step, burst = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
-local turn_lasts = 100000 -- us: so far from next others leave a permit; a node that lives has popped the id and asked by then
-local turn_again = 1000000 -- us after next: then there may be another turn
+local turn_lasts = 100000 -- us before and after next in which others leave a permit; a live node has popped the id and asked by then
+local turn_again = 1000000 -- us after next until which there is no other turn
 local farthest = now + 3600000000 -- nobody is told to ask again later than in an hour
-redis.call('HDEL', KEY.groups, '') -- a first write that cannot grow, for a Redis out of memory: see lease.lua
+redis.call('HDEL', KEY.groups, '') -- the first write needs no memory: see lease.lua
 
 local mine = 'i' .. ARGV[1]
 local number, resets = unpack(redis.call('HMGET', KEY.groups, mine, 'r'))
@@ -46,8 +57,8 @@ local function lives(instance)
   return leases[instance]
 end
 
--- read has an entry as it is now, with those of its holders that live, all but this instance. If Redis's clock was set back, so are
--- the entry's times.
+-- read parses an entry as it is now, with its live holders except for this instance. If Redis's clock was set back,
+-- read moves the entry's times back as well.
 local function read(text)
   local at, owed, drain, line, near, till, turn, ask_at, reset, from =
     string.match(text or '', '^(%d+) (%S+) (%S+) (%d+) (%d+) (%d+) (%S+) (%d+) (%d+)\n()')
@@ -73,7 +84,7 @@ local function read(text)
   return entry
 end
 
--- write keeps an entry, unless it says nothing.
+-- write stores an entry, or deletes it if it means nothing any more.
 local function write(field, entry)
   if #entry.holders == 0 and entry.owed == 0 and entry.turn == '-' and math.max(entry.line, entry.near, entry.till) <= now then
     redis.call('HDEL', KEY.groups, field)
@@ -86,7 +97,7 @@ local function write(field, entry)
   redis.call('ZADD', KEY.groupsx, string.format('%.0f', now + 60000000), field)
 end
 
--- again is when the first of n ids is to ask again, behind the last one that is to, and when the last one is.
+-- again returns when the first of n ids asks again, behind the last id in the line, and when the last of them does.
 local function again(last, earliest, n, spacing)
   local first = math.min(math.max(last + spacing, earliest), farthest)
   return first, math.min(first + (n - 1) * spacing, farthest)
@@ -139,16 +150,15 @@ for p = 7, #ARGV, 6 do
   reply[#reply + 1] = new
   reply[#reply + 1] = math.ceil(near - now)
   reply[#reply + 1] = math.ceil(line - now)
-  reply[#reply + 1] = entry.till > now and 1 or 0
 end
 
 local own = ' ' .. ARGV[1] .. '\n'
-local due = redis.call('ZRANGEBYSCORE', KEY.groupsx, '-inf', string.format('%.0f', now), 'LIMIT', 0, 8 + #reply / 5)
+local due = redis.call('ZRANGEBYSCORE', KEY.groupsx, '-inf', string.format('%.0f', now), 'LIMIT', 0, 8 + #reply / 4)
 for i = 1, #due do
   local field = due[i]
   local text = redis.call('HGET', KEY.groups, field)
   if string.sub(field, 1, 1) ~= 'i' and text then
-    if string.find(text, own, 1, true) then -- it stands: read leaves it out
+    if string.find(text, own, 1, true) then -- read would drop this instance, so the entry stays
       redis.call('ZADD', KEY.groupsx, string.format('%.0f', now + 60000000), field)
     else
       write(field, read(text))

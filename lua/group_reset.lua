@@ -1,10 +1,10 @@
--- group_reset: ids of groups that were told when to ask again may ask now: the rule has changed, or a person lets a group go on.
+-- group_reset: forget when ids of groups ask again, because the rule has changed or a person lets a group go on.
 --
 --#keys groups
--- ARGV  1 the group, '' all
--- Returns 1, or 0 if nothing was known of it
--- What is in calls, and what a rate has let go, stands. Field r counts how often all of them were reset: an entry from before that says no
--- more when ids are to ask. Of one group also ends for how long a handler lets none begin.
+-- ARGV  1 the group, '' for all groups
+-- Returns 1, or 0 if Redis has no entry of the group
+-- The ids in calls and the state of the rate stay. For all groups the script increases field r. The times to ask again
+-- in entries from before then mean nothing. For a single group, the stop that a handler asked for ends as well.
 if redis.call('EXISTS', KEY.groups) == 0 then return 0 end
 if ARGV[1] == '' then
   redis.call('HINCRBY', KEY.groups, 'r', 1)

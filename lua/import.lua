@@ -1,31 +1,38 @@
--- import: take in jobs that another system kept, each once, however often they are sent.
+-- import: store jobs of another system. However often a job is sent, it is stored once.
 --
 --#keys jobs ready due retry blocked flight parked crashes suspects count spill spillx stale late postponed
 --#keys morgue dead reply since from
--- ARGV  1 most payloads waiting per id  2 most bytes waiting per id  3 channel that wakes the owner  4 the source's field
---       5 'forget', alone: nothing of this source is taken in from now on
---       or parts of entries, the entries in the order of their numbers, the parts of one in their order:
---         id, what, error, then the part's payloads, lowest score first, those of the entry before it lower still: 8 bytes
---           score (IEEE 754, big endian) + payload each
---         id, number, payload: an entry that waits, due now, has not failed, and has no error and one payload of up to 16 KiB
---         what: "kind number first count total bytes retry time": kind w (waits), m (is in the morgue), r (the caller
---           refuses it: no payloads); first = payloads of the entry before this part, count = of this part, total and
---           bytes = of the entry; time (us): when it is due, or was buried
--- Returns one character per part: 0 taken in  d it was before: nothing was done  2 too many payloads  3 too many bytes
---           4 what is kept of the id cannot be read  5 an earlier entry of the id was refused  r refused by the caller
---           u an earlier part of the entry is not there
---         Fewer characters than parts: the rest was not looked at, and is to be sent again.
--- Errors: REMOVED as push.lua; FORGOTTEN source; DAMAGED the source's number cannot be read
+-- An entry is a job of the other system. Entries have rising numbers, and a large entry comes in parts.
+-- ARGV  1 maximum number of waiting payloads per id  2 their maximum bytes per id  3 channel that wakes the
+--       owner  4 the field of the source
+--       5 'forget', alone: refuse all entries of this source from now on
+--       or parts of entries, in the order of the entries and of their parts, each in one of two shapes:
+--         id, number, payload: a whole entry that waits, is due now, has not failed, has no error, and has
+--           a single payload of at most 16 KiB
+--         id, what, error, then the payloads of the part, lowest score first and above the scores of the
+--           part before it; each is 8 bytes score (IEEE 754, big endian) + payload
+--         what: "kind number first count total bytes retry time"
+--           kind   w (waits), m (is in the morgue) or r (the caller refuses it; it has no payloads)
+--           first  number of payloads in the parts before this part;  count  number of payloads in this part
+--           total, bytes  payloads and bytes of the entry;  time (us)  its due time, or time of its burial
+-- Returns one character per part: 0 stored  d stored before, nothing was done  2 too many payloads
+--           3 too many bytes  4 the record of the id cannot be read  5 an earlier entry of the id was refused
+--           r refused by the caller  u an earlier part of the entry is missing
+--         If there are fewer characters than parts, the caller sends the rest again.
+-- Errors: REMOVED as push.lua; FORGOTTEN source; DAMAGED the number of the source cannot be read
 -- Keeps I2, I3, and I6 for a part.
 --
--- Field <source> of from is the highest number of which this shard has answered; "x time" (us) once the source is forgotten. Of an id that differs, field
--- <source> NUL <id> says "taken open done base": entries up to number taken are in; of entry open there are done payloads in, 0: it was
--- refused; the places of its payloads begin at base (lib/spill.lua). So an id's entries never overtake a refused one, and
--- that one may come again after those of other ids.
+-- Field <source> of from is the highest number that this shard has answered. It is "x time" (us) after the
+-- source is forgotten. An id that is behind or ahead of it has a field <source> NUL <id> with
+-- "taken open done base": entries up to number taken are stored; done payloads of entry open are stored,
+-- or done is 0 if the entry was refused; base is the first place of its payloads (lib/spill.lua). So no
+-- entry of an id overtakes a refused entry, and a refused entry may come again after entries of other ids.
 --
--- What waits and the entry become one job, with its retry count, due time and error, if it has one. Its payloads stand before equal
--- scores: they were pushed before. A blocked or held id stays so, one in quarantine keeps its due time. What joins a flight is
--- parked, as a fresh job. Limits are those of pushes when the entry begins; what was begun is taken in as a whole.
+-- An entry joins the waiting job of its id. The job gets the retry count and due time of the entry and, if
+-- there is one, its error. The payloads of the entry come before equal scores, because they were pushed
+-- before. A blocked or held id stays blocked or held, and a quarantined id keeps its due time. An entry
+-- whose id is in flight is parked as a new job. The limits of pushes apply when an entry begins; its later
+-- parts are always stored.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local said = redis.call('HGET', KEY.count, 'last') or 0
@@ -39,7 +46,7 @@ if #ARGV == 5 then
 end
 if string.byte(said_token, 1) == 120 then return redis.error_reply('FORGOTTEN ' .. source) end
 if not token then return redis.error_reply('DAMAGED the number of the last entry of ' .. source .. ' is no number: ' .. said_token) end
--- It raises what Redis answers if it refuses to write, as in lib/store.lua: after a first write it refuses no other.
+-- A refusal of this first write ends the script with its error, as in lib/store.lua.
 redis.call('HSET', KEY.from, source, said_token)
 local most, most_bytes = tonumber(ARGV[1]), tonumber(ARGV[2])
 
@@ -51,7 +58,8 @@ local most, most_bytes = tonumber(ARGV[1]), tonumber(ARGV[2])
 --#include measure
 --#include morgue
 
--- Where each part is, and its number if it is a plain one: most are, and what is made of them below costs several times as much.
+-- at has the place of each part in ARGV. plain has the number of a part of the first shape. Most parts
+-- have that shape, and the other shape costs several times as much.
 local at, plain, n, p = {}, {}, 0, 5
 while p <= #ARGV do
   local number = tonumber(ARGV[p + 1])
@@ -61,7 +69,7 @@ while p <= #ARGV do
   if not number then p = p + tonumber(string.match(ARGV[p - 2], '^%S+ %d+ %d+ (%d+)')) end
 end
 
--- part_of reads part i.
+-- part_of parses part i.
 local function part_of(i)
   local p = at[i]
   if plain[i] then
@@ -72,8 +80,8 @@ local function part_of(i)
     bytes = tonumber(bytes), retry = tonumber(retry), at = tonumber(at), err = ARGV[p + 2], from = p + 3}
 end
 
--- Records and what is known of ids are read some at a time, as the call may end before it comes to the others. Of most shards
--- nothing is known but the source's number.
+-- The script reads records and fields of ids in blocks, because the call may end early. Most shards have no
+-- fields of ids.
 local records, states, read, few = {}, {}, 0, 64
 local remembered = redis.call('HLEN', KEY.from) > 1
 local function state_of(id) return source .. '\0' .. id end
@@ -99,7 +107,7 @@ local function read_on()
   for i = 1, m do states[ids[i]] = known[i] end
 end
 
--- flying says whether an id with a record is in flight.
+-- flying reports whether an id with a record is in flight.
 local flights
 local function flying(id)
   if n <= 8 then return redis.call('LPOS', KEY.flight, id) and true or false end
@@ -117,7 +125,7 @@ local function know(id, state)
   if state then redis.call('HSET', KEY.from, state_of(id), state) else redis.call('HDEL', KEY.from, state_of(id)) end
 end
 
--- payloads gives those of a part that are not there yet, as a job.
+-- payloads returns the payloads of a part that are not stored yet, as a job.
 local function payloads(part)
   local job = {retry = part.retry, at = math.max(part.at, now), err = part.err, n = 0, bytes = 0, shift = 0, data = {}, score = {}}
   for i = part.from + part.skip, part.from + part.count - 1 do
@@ -129,8 +137,8 @@ local function payloads(part)
   return job
 end
 
--- beyond gives the answer's character if the entry and what waits are too much together. Of an entry of one part equal payloads
--- count once.
+-- beyond returns the character of the answer if the entry and the waiting job exceed the limits together.
+-- In an entry of one part, equal payloads count once.
 local function beyond(part, job, there)
   local n, bytes = part.total, part.bytes
   if there and (n + there.n > most or bytes + there.bytes > most_bytes) and job.n == part.total then
@@ -147,10 +155,11 @@ local function beyond(part, job, there)
   return n > most and '2' or bytes > most_bytes and '3' or nil
 end
 
--- weigh_spill adds payloads that go to the spill: each is looked for, and written twice, behind the id.
+-- weigh_spill adds the cost of payloads that go to the spill. Each is looked up, and written twice.
 local function weigh_spill(id, n, bytes) weigh(n, bytes + 2 * n * #id) end
 
--- lay puts a part's payloads to the spill, before what waits, in places that the first part has reserved for all.
+-- lay puts the payloads of a part into the spill before the waiting payloads. The first part of an entry has
+-- reserved places for all parts.
 local function lay(part, job, there, from)
   weigh_spill(part.id, job.n, job.bytes)
   local all = there or {n = 0, bytes = 0, next = from, shift = 0}
@@ -170,7 +179,7 @@ end
 
 local ready, wake, lined, joins = {}, nil, false, false
 
--- Records of plain parts whose ids had none: they are written together.
+-- Records of new ids are written together.
 local fresh, size, written = {}, 0, {}
 local now_head = 'e' .. b7(now)
 local function flush()
@@ -178,7 +187,7 @@ local function flush()
   fresh, size, written = {}, 0, {}
 end
 
--- schedule lets an id wait for its time, which no push moves: see coalesce.lua.
+-- schedule makes an id wait for its due time, which no push moves: see coalesce.lua.
 local function schedule(set, id, at)
   redis.call('ZREM', KEY.since, id)
   local first = redis.call('ZRANGE', set, 0, 0, 'WITHSCORES')[2]
@@ -186,7 +195,7 @@ local function schedule(set, id, at)
   redis.call('ZADD', set, string.format('%.0f', at), id)
 end
 
--- mark_postponed notes since when an id waits that was put off, or that it is none of those.
+-- mark_postponed stores since when a postponed id has waited, or removes the mark of another id.
 local function mark_postponed(id, job)
   if job.since and not is_held(job.at) then
     redis.call('ZADD', KEY.postponed, string.format('%.0f', job.since), id)
@@ -199,7 +208,7 @@ local function mark_late(id, failed)
   if failed then redis.call('HSET', KEY.late, id, 1) else redis.call('HDEL', KEY.late, id) end
 end
 
--- arrive places an id that was not waiting: as place in lib/store.lua.
+-- arrive enqueues an id that did not wait, as place in lib/store.lua does.
 local function arrive(id, job, entombed)
   if entombed then redis.call('HINCRBY', KEY.count, 'tombs', -1) end
   if job.at > now then
@@ -211,7 +220,7 @@ local function arrive(id, job, entombed)
   if job.retry >= 0 then redis.call('HSET', KEY.late, id, 1) end
 end
 
--- place_of says where an id waits that is not in flight, and until when (us), if it does.
+-- place_of returns the key where an id waits that is not in flight, and its due time (us) if it has one.
 local function place_of(id)
   for _, set in ipairs({KEY.due, KEY.retry, KEY.blocked}) do
     local at = redis.call('ZSCORE', set, id)
@@ -220,7 +229,7 @@ local function place_of(id)
   return redis.call('HEXISTS', KEY.crashes, id) == 1 and KEY.suspects or KEY.ready
 end
 
--- reconcile gives the entry what the place of its id does not let it change.
+-- reconcile gives the entry the values that it may not change at the place of its id.
 local function reconcile(job, there, place, at)
   if job.err == '' then job.err = there.err end
   if place == KEY.blocked then
@@ -234,7 +243,7 @@ local function reconcile(job, there, place, at)
   end
 end
 
--- move lets an id that waits go to where it belongs now.
+-- move moves a waiting id to its new place.
 local function move(id, job, place)
   if place == KEY.blocked then return end
   mark_postponed(id, job)
@@ -242,7 +251,7 @@ local function move(id, job, place)
   local set = job.at > now and (job.retry >= 0 and KEY.retry or KEY.due) or KEY.ready
   if place ~= KEY.ready and place ~= set then redis.call('ZREM', place, id) end
   if set ~= KEY.ready then
-    if place == KEY.ready then -- its entry cannot be found cheaply: the pop passes over it
+    if place == KEY.ready then -- finding its entry would be slow, so the pop skips it
       redis.call('HSET', KEY.stale, id, 1)
       redis.call('HDEL', KEY.late, id)
     end
@@ -255,18 +264,18 @@ local function move(id, job, place)
   mark_late(id, job.retry >= 0)
 end
 
--- unite gives the record of what waits and the part.
+-- unite returns the record of the waiting job with the part.
 local function unite(part, job, there, record, from)
   if part.total == part.count and not (there and there.crowded) then
     local n, bytes = job.n + (there and there.n or 0), job.bytes + (there and there.bytes or 0)
     if not spill_small(n, bytes) then weigh_spill(part.id, n, bytes) end
-    if there then weigh(math.floor(job.n * there.n / 32), 0) end -- each is compared with each
+    if there then weigh(math.floor(job.n * there.n / 32), 0) end -- each payload is compared with each
     return spill_join(KEY.spill, KEY.spillx, 'w', part.id, job, record or nil, from)
   end
   return lay(part, job, there, from)
 end
 
--- wait takes a part in that waits; it returns its character.
+-- wait stores a part that waits, and returns its character.
 local function wait(part, job)
   local id, record = part.id, records[part.id]
   local entombed = record == 'x'
@@ -294,7 +303,7 @@ local function wait(part, job)
   weigh_id()
   weigh(job.n, job.bytes)
   if record then weigh_record(record) end
-  if not begins then -- as if it was pushed now
+  if not begins then -- as a push of now
     job.retry, job.err = -1, ''
     if there then job.retry, job.at, job.since, job.group, job.err = there.retry, there.at, there.since, there.group, there.err end
   end
@@ -317,7 +326,7 @@ local function wait(part, job)
   return '0'
 end
 
--- inter takes a part into the morgue. What was buried last says when and why that was.
+-- inter stores a part in the morgue. The record there has the time and the error of the latest burial.
 local function inter(part, job)
   local record = redis.call('HGET', KEY.morgue, part.id)
   local there = record and parse(record)
@@ -334,7 +343,8 @@ local function inter(part, job)
   return '0'
 end
 
--- taken_in says what of an entry is taken in: the numbers of the id's state, or the answer's character.
+-- known_of returns the character of the answer if the part must not be stored. Otherwise it returns nil and
+-- the progress of the entry, which is the numbers of the id's field.
 local function known_of(part)
   local state = states[part.id]
   if not state then
@@ -350,7 +360,7 @@ local function known_of(part)
   return nil, taken, open, tonumber(done), tonumber(base)
 end
 
--- take takes a part in, and returns its character.
+-- take stores a part, and returns its character.
 local function take(part)
   local code, taken, open, done, base = known_of(part)
   if code then return code end

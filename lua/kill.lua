@@ -1,14 +1,15 @@
--- kill: what waits for these ids goes to the morgue; a flight goes on.
+-- kill: bury the waiting payloads of ids. Flights go on.
 --
 --#keys jobs ready due retry blocked flight parked crashes suspects count spill spillx stale late postponed
 --#keys morgue dead reply
 -- ARGV  1 '1' if the call before this one began with the first id  2 '' or the place an id must be in: ready,
---       scheduled, retry, blocked, failed  3 what: all, or oldest (the payload with the smallest score; the rest is fresh and
---       due now; of ids that are scheduled, failed or blocked only, or a repeated request would bury the next one)
+--       scheduled, retry, blocked, failed  3 what: all, or oldest: the payload with the smallest score; the
+--       rest becomes a new job that is due now. oldest applies only to ids that are scheduled, failed or
+--       blocked: a repeated request finds the id ready, and does not bury its next payload.
 --       4 channel that wakes the owner  then ids (at most 1,000)
--- Returns {the number of ids of which something was buried, of how many this call was, '1' if it began with one more
---         and more payloads of it are left}; see lib/measure.lua.
--- Damaged records are left alone.
+-- Returns {ids with buried payloads, ids that this call has looked at, '1' if the call ended within an id
+--         and more of its payloads are left}; see lib/measure.lua.
+-- Damaged records stay as they are.
 --#include record
 --#include sound
 --#include spill
@@ -19,8 +20,8 @@ local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local count, looked = 0, 0
 
--- smallest takes the payload with the smallest score out of a job that is not crowded, the first of
--- equals.
+-- smallest takes the payload with the smallest score out of a job that is not crowded. Of equal scores
+-- it takes the first.
 local function smallest(job)
   local k = 1
   for i = 2, job.n do
@@ -32,7 +33,7 @@ local function smallest(job)
   return one
 end
 
--- some takes out of a job what this call is to bury; what is left stays in the job.
+-- some takes the payloads that this call buries out of a job.
 local function some(id, job, crowded)
   local one = ARGV[3] == 'oldest'
   if crowded then return spill_take(KEY.spill, KEY.spillx, 'w', id, job, one and 1 or moved_count) end
@@ -59,6 +60,7 @@ for i = 5, #ARGV do
       if ARGV[3] == 'oldest' then
         job.retry, job.at = -1, now
         if displace(id) then line_up(id) end
+        if job.since then redis.call('ZADD', KEY.postponed, string.format('%.0f', job.since), id) end
       else
         left = 1
       end

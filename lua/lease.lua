@@ -3,8 +3,8 @@
 --#keys lease
 -- ARGV  1 the lease's JSON  2 ttl ms
 -- Returns 1, or 0 if the key is gone.
--- PEXPIRE first: Redis out of memory refuses a script whose first write could grow, and a node
--- must keep its lease then, to drain what fills the memory.
+-- PEXPIRE comes first. A Redis that is out of memory refuses a script if its first write may need memory. A node must
+-- keep its lease then, to drain the jobs that fill the memory.
 if redis.call('PEXPIRE', KEY.lease, ARGV[2]) == 0 then return 0 end
 redis.call('SET', KEY.lease, ARGV[1], 'PX', ARGV[2])
 return 1

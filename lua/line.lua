@@ -1,13 +1,14 @@
--- line: a stretch of the line of ids that are due, beyond a place. Reads only.
+-- line: list due ids behind a place. Reads only.
 --
 --#keys jobs suspects ready stale
--- ARGV  1 most ids  2 '1': last first  3 most bytes of records to look at  then the place: the ids that were
---       seen last, last first (none = begin at the end), each with its due time us or '' for an entry without a job
--- Returns {ids beyond the place; id, due time us or '' if nothing waits for it, …}
--- An entry leaves the list at its head, with hardly an exception (repair.lua). So a place that is
--- gone was popped, and with it all that stood before it. The due time tells a place from the same
--- id that came again at the end. But an id may also be made due again where it stands, or leave the
--- middle: then the place is the one seen before it.
+-- ARGV  1 maximum number of ids  2 '1': last first  3 maximum bytes of records to read  then the place: the
+--       ids that were seen last, last first, each with its due time (us), or '' for an entry without a
+--       job; without a place the list begins at its end
+-- Returns {number of ids behind the place; id, due time (us) or '' if the id has no job, …}
+-- Entries leave the ready list at its head; repair.lua is the rare exception. So if the entry of a place is
+-- gone, it was popped with all entries before it. The due time distinguishes it from an entry of the same id
+-- that came later. If an id became due again where it stood, or left the middle, the place is the id that
+-- was seen before it.
 --#include record
 --#include sound
 local most, reverse, room = tonumber(ARGV[1]), ARGV[2] == '1', tonumber(ARGV[3])
@@ -17,15 +18,15 @@ local stale = redis.call('EXISTS', KEY.stale) == 1
 
 local function due(id)
   local record = redis.call('HGET', KEY.jobs, id)
-  if stale and redis.call('HEXISTS', KEY.stale, id) == 1 then record = 'x' end -- the entry is a deleted job's
+  if stale and redis.call('HEXISTS', KEY.stale, id) == 1 then record = 'x' end -- the entry belongs to a deleted job
   if not record or record == 'x' then return '', record end
   room = room - #record
   local job = head_if(record)
-  return job and string.format('%.0f', job.at) or '0', record -- a damaged one: listed, of no known time
+  return job and string.format('%.0f', job.at) or '0', record -- a damaged job is listed without a time
 end
 
--- place finds an entry. It says also that the search is over: a job that has not changed and is in
--- no list was popped.
+-- place finds an entry. It also reports whether the search is over. The search is over if the entry is
+-- found. It is also over if an unchanged job is in no list, because the job was popped.
 local function place(id, was)
   local at, record = due(id)
   if record and at ~= was and record ~= 'x' or not record and was ~= '' then return nil end
@@ -35,7 +36,7 @@ local function place(id, was)
   return found and suspects + found, found or record and record ~= 'x'
 end
 
--- stretch lists the ids from i to j of both lists, one behind the other.
+-- stretch lists the ids from i to j of both lists, one list after the other.
 local function stretch(i, j)
   local ids = {}
   if i < suspects then ids = redis.call('LRANGE', KEY.suspects, i, math.min(j, suspects - 1)) end

@@ -2,9 +2,9 @@
 // crash can expose a half-done step (I6).
 //
 // A line "--#include name" in a script stands for the text of lib/name.lua. Lines
-// "--#keys jobs ready ..." name its KEYS in their order; then KEY.ready, in the script and in
-// what it includes, stands for KEYS[2]. The header of each file names its ARGV, answers and
-// errors, and the promise it keeps.
+// "--#keys jobs ready ..." name its KEYS in their order. In the script and in its includes,
+// KEY.ready then stands for KEYS[2]. The header of each file names its ARGV, answers and errors, and
+// the promises that it keeps.
 package lua
 
 import (
@@ -19,7 +19,7 @@ import (
 //go:embed *.lua lib/*.lua
 var files embed.FS
 
-// Keys are the names of a script's KEYS, in their order.
+// Keys returns the names of a script's KEYS, in their order.
 func Keys(name string) (keys []string) {
 	for line := range strings.Lines(read(name)) {
 		if names, ok := strings.CutPrefix(line, "--#keys "); ok {
@@ -31,11 +31,12 @@ func Keys(name string) (keys []string) {
 
 var keyRule = regexp.MustCompile(`\bKEY\.\w+`)
 
-// sources has what Source returned by name, as each client of a process asks for every script.
+// sources caches the results of Source by name, because each client of a process asks for
+// every script.
 var sources sync.Map
 
-// Source returns the text of the named script (without ".lua") with its includes
-// expanded and its keys numbered. It panics on an unknown name of a script or a key: the names
+// Source returns the text of the named script (without ".lua") with its includes expanded and
+// its keys numbered. It panics on an unknown name of a script or a key, because these names
 // are constants of the program.
 func Source(name string) string {
 	if text, ok := sources.Load(name); ok {

@@ -8,10 +8,10 @@ import (
 	"strings"
 	"testing"
 
-	"go.uber.org/goleak"
+	"github.com/lowkiq/lowkiq/internal/testing/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // scripts returns the names of all files, and which of them are there for others to include.
 func scripts(t *testing.T) (all []string, included map[string]bool) {
@@ -245,7 +245,7 @@ func TestCommonPath(t *testing.T) {
 	for name, c := range map[string]struct{ text, want string }{
 		"push.lua, what fresh ids run":        {before, "71c378bc631cb7d3"},
 		"push_each.lua":                       {text(t, "push_each"), "9a23e2da62388d46"},
-		"pop.lua, what a quiet shard runs":    {block(t, pop, "local quiet =", "-- alone says") + block(t, pop, "local function reply()", "local first\n"), "aa7e5fa86169ff70"},
+		"pop.lua, what a quiet shard runs":    {block(t, pop, "local quiet =", "-- alone reports") + block(t, pop, "local function reply()", "local first\n"), "aa7e5fa86169ff70"},
 		"pop.lua, take":                       {block(t, pop, "local function take(few)", "local ends, id"), "b9aa34ae75d7b688"},
 		"pop_each.lua":                        {text(t, "pop_each"), "8029541754dfc804"},
 		"acks: lib/finish and lib/take_out":   {text(t, "lib/finish") + text(t, "lib/take_out"), "7b0f5f8692d71424"},

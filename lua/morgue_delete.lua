@@ -1,9 +1,9 @@
--- morgue_delete: forget what the morgue holds of these ids.
+-- morgue_delete: delete the payloads of ids in the morgue.
 --
 --#keys morgue dead count spill spillx
 -- ARGV  1 '1' if the call before this one began with the first id  then ids (at most 1,000)
--- Returns {the number of ids that were there, of how many this call was, '1' if it began with one more and more
---         payloads of it are left}; see lib/measure.lua.
+-- Returns {ids that were in the morgue, ids that this call has looked at, '1' if the call ended within an
+--         id and more of its payloads are left}; see lib/measure.lua.
 --#include record
 --#include spill
 --#include measure

@@ -1,8 +1,8 @@
--- morgue_trim: forget what the morgue holds beyond what its queue keeps, the ids buried first.
+-- morgue_trim: delete the ids in the morgue beyond the bounds of the queue, the ids buried first.
 --
 --#keys claim morgue dead count spill spillx
--- ARGV  1 instance  2 fence  3 most ids that are kept, '' any number  4 for how long one is, us; '' for ever
--- Returns {payloads forgotten, 1 if there is more to forget}; see lib/measure.lua.
+-- ARGV  1 instance  2 fence  3 maximum number of ids  4 maximum age of a burial (us); in 3 and 4, '' is no bound
+-- Returns {deleted payloads, 1 if more may be left to delete, else 0}; see lib/measure.lua.
 -- Errors: FENCED holder fence
 --#include claimed
 --#include record

@@ -1,19 +1,19 @@
--- note: how far a job is, while its handler has it, and what the id's state is from now on.
+-- note: store the progress of a job in flight, and the state of its id.
 --
 --#keys claim flight states statesx progress
--- ARGV  1 instance  2 fence  3 flight  4 id  5 progress ('' as it was, else "share\nline": 0 and an empty line stay as they were)
---         What is stored has all lines of the flight, the last kilobyte.
+-- ARGV  1 instance  2 fence  3 flight  4 id  5 progress: '' keeps it, else "share\nline", where a share of 0
+--       and an empty line keep theirs; the last kilobyte of all lines of the flight is stored
 --       6 state, as in complete.lua
--- Returns 1; 0 if the id is not in that flight (any more): nothing is noted.
+-- Returns 1, or 0 if the id is not in that flight; then nothing is stored.
 -- Errors: FENCED holder fence
--- What is in progress goes with the id's flight: complete.lua, nack.lua, bury.lua and lib/recover.lua
--- delete it. An ack of ack.lua or pop.lua does not: of notes that an endpoint has sent to another node its own node
--- does not know. What these leave is not shown, as it is older than the flight, and the next notes delete it.
+-- The progress ends with the flight of its id: complete.lua, nack.lua, bury.lua and lib/recover.lua delete
+-- it. The acks of ack.lua and pop.lua do not, because an endpoint may send notes to a node that does not run
+-- the job. A progress that is older than the flight is not shown, and the next note deletes it.
 --#include claimed
 --#include take_out
 
--- joined is a log and one more line, unless that is its last one: a note may come twice (I6). The last kilobyte of it,
--- from the beginning of a line. See internal/journal.
+-- joined appends a line to a log, unless it is the last line already, because a note may come twice (I6). It
+-- returns the last kilobyte, from the beginning of a line. See internal/store/journal.
 local most_log = 1024
 local function joined(log, line)
   if line == '' or log == line or string.sub(log, -#line - 1) == '\n' .. line then return log end

@@ -1,14 +1,14 @@
--- May the user do what scripts and clients do? Each command is tried in a form that leaves
--- no trace: SET makes the key a string, most of the others then find the wrong type, and
--- DEL ends it.
--- KEYS 1: a key that nothing else uses, also the name of a channel
--- Returns the commands that fail and what Redis says of each.
+-- permissions: try each command of scripts and clients, to learn whether the user may run it. No try leaves
+-- a trace. SET makes the key a string, most of the other commands then fail because of its type, and DEL
+-- deletes it.
+-- KEYS 1: a key that nothing else uses; also the name of a channel
+-- Returns the commands that fail, each with Redis's error
 local key = KEYS[1]
 local tries = {
   {'SET', key, 1, 'PX', 60000}, {'GET', key}, {'MGET', key}, {'EXISTS', key},
   {'PEXPIRE', key, 60000}, {'HGET', key, 'f'}, {'HMGET', key, 'f'}, {'HGETALL', key},
   {'HEXISTS', key, 'f'}, {'HSTRLEN', key, 'f'}, {'HLEN', key}, {'HSCAN', key, 0}, {'HRANDFIELD', key, 1},
-  {'HSET', key, 'f', 'v'}, {'HSETNX', key, 'f', 'v'}, {'HINCRBY', key, 'f', 1},
+  {'HSET', key, 'f', 'v'}, {'HSETNX', key, 'f', 'v'}, {'HINCRBY', key, 'f', 1}, {'HINCRBYFLOAT', key, 'f', 1},
   {'HDEL', key, 'f'}, {'LINDEX', key, 0}, {'LLEN', key}, {'LPOS', key, 'v'},
   {'LRANGE', key, 0, 0}, {'LPOP', key}, {'LPUSH', key, 'v'}, {'RPUSH', key, 'v'},
   {'LREM', key, 0, 'v'}, {'LSET', key, 0, 'v'}, {'LTRIM', key, 0, 0}, {'ZADD', key, 1, 'v'},

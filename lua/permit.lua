@@ -1,37 +1,41 @@
--- permit: how many handler calls of a queue an instance may have at once, of those that the cluster may.
+-- permit: how many handler calls of a queue may an instance have at once?
 --
 --#keys permits permitsx lease
--- ARGV  1 instance  2 number of the request, one more each time  3 the limit  4 how many it has: before the answer it has
---       no more calls than that  5 how many it wants in all  6 how many it would keep if nobody lacks them
---       7 how long a turn is (us), see below
--- Returns {how many it may have from now on, how many instances that have none are to get one before it, 1 if others want more than
---         they hold, else 0, how many instances want some}. If it may have fewer than it has, it begins no call until fewer run,
---         and asks again: until then it holds what it has.
--- Errors: LEASE  the instance has none
+-- ARGV  1 instance  2 number of the request, which grows by 1 with each request  3 limit of the cluster
+--       4 the larger number of the instance's permits and calls; before the answer it has at most as many calls
+--       5 calls that it wants in all  6 calls for which it keeps permits if no instance lacks permits
+--       7 length of a turn (us), see below
+-- Returns {calls that it may have from now on, instances that get a permit before it (if it has none), 1 if others want
+--         more permits than they hold, else 0, instances that want permits}. An instance that may have fewer calls
+--         than it has begins no call until fewer run, and asks again. Until then it holds permits for all of them.
+-- Errors: LEASE: the instance has no lease
 --
--- Field <instance> of permits is "<number> <held> <wanted> <since>": since (us) it holds some, or wants some and has none. Field "" is
--- "<held> <askers>": the sum of what all hold, and how many want some.
--- permitsx are those that want more than they hold: what they hold; before them, in the order of their time, those that hold none.
--- So a request costs the same however many instances there are.
+-- Field <instance> of permits is "<number> <held> <wanted> <since>". since (us) is when the instance began to hold
+-- permits, or, without permits, to want them. Field "" is "<held> <askers>": the sum of all held permits, and the
+-- number of instances that want permits.
+-- permitsx has the instances that want more permits than they hold. Instances without permits come first, in the order
+-- of since. The others follow in the order of their held permits. So a request costs the same however many instances
+-- there are.
 --
--- All that is held is never more than the limit, unless that was lowered: an instance holds what it was granted, and at
--- least what it says that it has. It says fewer only when it has fewer, whatever answers were lost. An instance whose lease is
--- gone holds nothing: its calls have ended by then (I1). Each request looks at a few, at random, and at those that are next.
--- A request that comes twice, or late, changes nothing.
+-- The sum of held permits exceeds the limit only after the limit was lowered. An instance holds what it was granted,
+-- and at least what it reports. It reports fewer only when it has fewer calls, so lost answers free no permit that is
+-- in use. An instance without a lease holds nothing, because its calls have ended by then (I1). Each request checks the
+-- leases of a few random instances and of the next instances in permitsx. A repeated or late request changes nothing.
 --
--- Nobody gets more than its share while others have less than theirs and want it. Where there are fewer permits than
--- instances that want one, they take turns: who has had one for a turn gives it up, and who waits longest is next.
+-- While an instance has less than its share and wants more, no other instance gets more than its share. If there are
+-- fewer permits than instances that want permits, the instances take turns. An instance gives its permit up after a
+-- turn, and the instance that has waited longest gets it.
 --
--- KEY.lease is what the names of leases begin with; no such key exists.
+-- KEY.lease is the beginning of the names of leases. No key has this name.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local instance, number, limit = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local has, wanted, keeps, turn = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local LOOK = 6
-local WAITS = -4503599627370496 -- added to since, it is less than 0 and exact
-redis.call('HDEL', KEY.permits, '-') -- a first write that cannot grow, for a Redis out of memory: see lease.lua
+local WAITS = -4503599627370496 -- since + WAITS is below 0, and exact in a double
+redis.call('HDEL', KEY.permits, '-') -- the first write needs no memory: see lease.lua
 
--- read has an entry; its time is not to come, though Redis's clock may have been set back.
+-- read parses an entry. Its time is never in the future, although Redis's clock may have been set back.
 local function read(text)
   local n, held, wants, since = string.match(text or '', '^(%d+) (%d+) (%d+) (%d+)')
   return {number = tonumber(n or 0), held = tonumber(held or 0), wanted = tonumber(wants or 0), since = math.min(tonumber(since or now), now)}

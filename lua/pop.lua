@@ -1,34 +1,37 @@
--- pop: acknowledge what is done and take the next flight, in one round trip.
+-- pop: acknowledge done jobs and take the next flight, in one round trip.
 --
 --#keys claim jobs ready due flight parked crashes count retry suspects spill spillx stale late postponed
--- ARGV  1 instance  2 fence  3 number of this pop  4 most ids  5 most bytes of records
---       6 max_crashes  7 '1' if the node's quarantine slot is held  8 arguments of acks that follow
+-- ARGV  1 instance  2 fence  3 number of this pop  4 maximum number of ids  5 maximum bytes of records
+--       6 max_crashes  7 '1' if this pop holds the node's quarantine slot, '' if it wants no id in quarantine,
+--       else '0'  8 number of arguments of the acks
 --       then acks as in ack.lua
--- Returns {now us, open flights "n n …", due time of the next scheduled job or '', ids still
+-- Returns {now us, open flights "n n …", due time of the next scheduled or failed job or '', ids still
 --       ready, quarantine, id, record, …}
---       quarantine: ''; 'taken' the one id is in quarantine; 'wait' nothing else runs until the open
---       flights have ended: an id in quarantine is in flight or next; 'slot' one waits for the node's slot;
---       'passed' only entries of deleted jobs were found, as many as one script may pass over: pop again.
--- A number that was answered already gives the ids of that flight that are still open, or 'passed'
--- if there are none; a lower one gives none, a higher one than the next is an error. So a repeated
--- request pops nothing twice. A flight has at most 2,000 payloads and so many bytes, but for one
--- large payload: of a crowded id it takes a piece, and the rest is parked (lib/spill.lua).
--- Errors: FENCED holder fence; NUMBER last; RECOVERING an earlier claim's flights are not all back: see resume.lua
--- Keeps I1 (a record in flight is in no list), I2 (the record stays until its ack).
+--       quarantine: ''; 'taken': the flight is a single id in quarantine; 'wait': an id in quarantine is in flight or
+--       next, and nothing else runs until the open flights have ended; 'slot': an id in quarantine waits for
+--       the node's slot; 'passed': the script found only entries of deleted jobs, as many as it may pass
+--       over, and the caller should pop again.
+-- The number of a pop is the number of the last pop plus 1. If it is that of the last pop, the script
+-- returns the ids of that flight without an outcome, or 'passed' if all have theirs. A lower number returns
+-- no ids. A number beyond the next is an error. So a repeated request pops nothing twice.
+-- A flight has at most 2,000 payloads and ARGV[5] bytes, except that it may have a single larger payload.
+-- Of a crowded id the flight takes a piece, and the rest is parked (lib/spill.lua).
+-- Errors: FENCED holder fence; NUMBER last; RECOVERING, while flights of an earlier claim are still to be put back by resume.lua
+-- Keeps I1 (an id in flight is in no list but flight), I2 (the record stays until its ack).
 --#include claimed
 local number, most, room = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 if claim.recover then return redis.error_reply('RECOVERING ' .. claim.recover) end
 local last = tonumber(claim.pop or 0)
 if number > last + 1 then return redis.error_reply('NUMBER ' .. last) end
 
--- Most shards have nothing scheduled, failed, put off or parked, none in quarantine and no crowded job:
--- one question instead of ten.
+-- Most shards are quiet: they have no scheduled, failed, postponed, parked or crowded jobs, and no ids in
+-- quarantine. For these a single command replaces ten.
 local quiet = redis.call('EXISTS', KEY.due, KEY.parked, KEY.crashes, KEY.retry, KEY.suspects, KEY.spill, KEY.late, KEY.postponed) == 0
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local answer = {string.format('%.0f', now), '', '', 0, ''}
 
--- note writes down in the claim what this pop has taken: so many ids.
+-- note records in the claim how many ids this pop has taken.
 local function note(ids)
   local fields = {'pop', ARGV[3]}
   if ids > 0 then
@@ -43,9 +46,10 @@ local function note(ids)
   redis.call('HSET', KEY.claim, unpack(fields))
 end
 
--- The usual pop of a drain comes first, as what the rest makes and asks for costs about a tenth of
--- it: the shard is quiet, no flight is open but one that is acked as a whole, and due are records of
--- one payload each. Ids that are not so are left, popped, for the rest of the script.
+-- The usual pop of a drain comes first. The rest of the script would make it about a tenth slower.
+-- In a usual pop the shard is quiet, no flight is open except a flight that this request acks
+-- as a whole, and each record has a single payload. If an id does not fit, the ids that are already popped
+-- are left to the rest of the script.
 local acked = ARGV[8] == '2' and ARGV[10] == '0' and tonumber(claim['#' .. ARGV[9]])
 local usual = quiet and number > last and (acked or ARGV[8] == '0')
 if usual then
@@ -55,7 +59,7 @@ if usual then
   end
   usual = open == 0
 end
-local flew, looked, size = 0, 0, 0 -- ids of this flight, entries looked at, bytes of the flight
+local flew, looked, size = 0, 0, 0 -- ids that the usual pop took, entries asked for, bytes of the flight
 local ids, records
 if usual then
   if acked then
@@ -66,7 +70,7 @@ if usual then
     redis.call('HINCRBY', KEY.count, 'processed', #done)
   end
   repeat
-    -- Records may have 16 KiB, and all that one command reads is copied.
+    -- A record may have 16 KiB, and Redis copies everything that a command reads.
     local few = math.min(128, most - looked)
     ids = redis.call('LPOP', KEY.ready, few)
     if not ids then break end
@@ -124,7 +128,7 @@ if not plain then
   end
 end
 
--- alone says that the id in flight is in quarantine: one that has no place among suspects.
+-- alone reports whether the id in flight is in quarantine. Such an id has crashes and is not among the suspects.
 local function alone()
   return not plain and redis.call('HLEN', KEY.crashes) > redis.call('LLEN', KEY.suspects)
 end
@@ -153,7 +157,7 @@ end
 if number <= last then
   if number < last then return reply() end
   if not claim['#' .. ARGV[3]] then
-    answer[5] = 'passed' -- what it was told first, to wait or to pop again, is not known any more
+    answer[5] = 'passed' -- the script does not remember the first answer; to pop again is right in all cases
     return reply()
   end
   if alone() then answer[5] = 'taken' end
@@ -165,8 +169,8 @@ if number <= last then
   return reply()
 end
 
--- promote moves jobs that became due to the end of the ready list, in order of their due times. An
--- entry that an id has left there (see push.lua) serves it where it stands: no id has two.
+-- promote appends jobs whose time has come to the ready list, in order of their due times. If the list still has
+-- an old entry of the id (see push.lua), that entry serves the job, because no id may have two entries.
 local function promote()
   local found = {}
   for _, key in ipairs({KEY.due, KEY.retry}) do
@@ -208,18 +212,18 @@ local function promote()
   if #all > 0 then redis.call('RPUSH', KEY.ready, unpack(all)) end
 end
 
--- wait ends a pop that takes nothing. Redis out of memory refuses a script whose first write
--- could grow, and such a pop must be answered too: deleting nothing is that first write.
+-- wait ends a pop that takes no ids. A Redis that is out of memory refuses a script if its first write may need
+-- memory, and such a pop must be answered too. So the first write deletes a field that does not exist.
 local function wait()
   answer[5] = 'wait'
   redis.call('HDEL', KEY.claim, '')
   return true
 end
 
--- suspect takes the first id in quarantine, alone. It says whether the pop ends with it.
+-- suspect takes the first id in quarantine, alone. It returns whether the pop ends here, and the id.
 local function suspect()
   if alone() then return wait() end
-  local id = redis.call('LINDEX', KEY.suspects, 0)
+  local id = ARGV[7] ~= '' and redis.call('LINDEX', KEY.suspects, 0)
   if not id then return false end
   local crashes = tonumber(redis.call('HGET', KEY.crashes, id) or 0)
   if crashes > 0 and ARGV[7] ~= '1' then
@@ -232,9 +236,8 @@ local function suspect()
   return true, id
 end
 
--- crowds gives what is needed for records of many payloads. It is made when the first one comes:
--- the functions that it includes cost a script that does not call them more than all the rest of a
--- small pop.
+-- crowds returns the functions for records of many payloads. It makes them when the first such record comes,
+-- because to make them costs more than all the rest of a small pop.
 local made
 local function crowds()
   if made then return made end
@@ -242,19 +245,20 @@ local function crowds()
   --#include sound
   --#include spill
 
-  -- Of a crowded id a piece leaves the spill; the rest is parked as if it was pushed from now on,
-  -- as a fresh job. A record that cannot be read stays as it is: the owner sets it aside.
+  -- piece takes a piece of a crowded id out of the spill. It parks the rest as a job without retries, which keeps
+  -- its place in time. A record that cannot be read stays, and the owner of the shard sets it aside.
   local function piece(id, record)
     local sound, job = pcall(parse, record)
     if not sound then return record end
-    -- A repair may have left something there that must not be overwritten.
+    -- If a repair has parked payloads, the piece takes all, because a parked rest would overwrite them.
     local most = redis.call('HEXISTS', KEY.parked, id) == 1 and 1e9 or nil
     local piece = spill_take(KEY.spill, KEY.spillx, 'w', id, job, most, most)
     piece.retry, piece.at, piece.since, piece.group, piece.err, piece.next = job.retry, job.at, job.since, job.group, job.err, job.next
     record = pack(piece)
     redis.call('HSET', KEY.jobs, id, record)
     if job.n > 0 then
-      -- It waits since before. A us more tells its place in the line from that of the piece: see line.lua.
+      -- It has waited as long as the piece. It gets a later time by 1 us, which gives it a place of its own in the
+      -- line: see line.lua.
       job.at = (job.since or job.at) + 1
       job.retry, job.err, job.since = -1, '', nil
       redis.call('HSET', KEY.parked, id, head('s', job))
@@ -262,8 +266,8 @@ local function crowds()
     return record
   end
 
-  -- burden is how many payloads and bytes a record adds to a flight. What is short is taken for one
-  -- payload.
+  -- burden returns the number of payloads and bytes that a record adds to a flight. A record without a head counts
+  -- as one payload.
   local function burden(record)
     local job = head_if(record)
     if not job then return 1, #record end
@@ -274,13 +278,13 @@ local function crowds()
   return made
 end
 
--- unmark takes ids that do not wait any more out of those that have failed, or were put off.
+-- unmark removes the marks of ids whose entries have left the ready list.
 local function unmark(...)
   if late then redis.call('HDEL', KEY.late, ...) end
   if postponed then redis.call('ZREM', KEY.postponed, ...) end
 end
 
--- fly writes down that an id is in this flight.
+-- fly adds an id to this flight.
 local flown = {}
 local function fly(id, record)
   if string.byte(record, 1) == 115 then record = crowds().piece(id, record) end
@@ -289,11 +293,11 @@ local function fly(id, record)
   flown[#flown + 1] = id
 end
 
--- take pops this many entries of the ready list. It says whether there may be more for this flight;
--- of deleted jobs nothing is taken.
+-- take pops a number of entries of the ready list, and adds them to the flight. It returns whether the flight may
+-- take more. Entries of deleted jobs are dropped.
 local most_payloads = 2000
 local left_ids, left_records = ids, records -- popped already
-local extra = 0 -- payloads of the flight beyond one of each id
+local extra = 0 -- payloads of the flight minus its ids
 local function take(few)
   local ids, records = left_ids, left_records
   left_ids = nil
@@ -309,7 +313,7 @@ local function take(few)
   for i = 1, #ids do
     local record = records[i]
     if left and left[i] then
-      redis.call('HDEL', KEY.stale, ids[i]) -- the job is scheduled; its entry was an earlier one's
+      redis.call('HDEL', KEY.stale, ids[i]) -- the job is scheduled; the entry belongs to an earlier job of the id
     elseif record == 'x' then
       redis.call('HDEL', KEY.jobs, ids[i])
       redis.call('HINCRBY', KEY.count, 'tombs', -1)

@@ -1,33 +1,34 @@
--- pop_each: acknowledge what is done in many shards and take the next flight of each, in one call.
--- Redis takes longer to start pop.lua than to pop a job; a stream over many shards would pay that
--- for each job. Not for a Redis Cluster, where the shards are in different slots.
+-- pop_each: acknowledge done jobs in many shards and take the next flight of each, in one call. Redis takes
+-- longer to start pop.lua than to pop a job, and a stream over many shards would pay that for each job. A
+-- Redis Cluster cannot run it, because the shards are in different slots.
 --
--- A shard is served here if it is quiet: due jobs wait in its ready list or nowhere, and nothing is
--- in quarantine, crowded or left of an earlier claim. All else is for pop.lua, or ack.lua.
+-- The script serves quiet shards. In a quiet shard due jobs wait only in the ready list, no id is crowded or
+-- in quarantine, and no recovery runs. pop.lua and ack.lua serve the other shards.
 --
--- KEYS  per shard: what its keys begin with. To name 13 keys would cost more than all that is done with them.
--- ARGV  1 instance  2 most ids in all  3 most bytes of records in all
---       then per shard: fence, number of this pop or 0 for acks alone, most ids, max_crashes, number of
---       arguments that follow, then acks as in ack.lua
--- Returns now in us, then per shard: for acks alone what ack.lua does; for a pop {open flights "n n …", due
---       time of the next scheduled job or '', ids still ready, id, record, …}; or 'x': ask pop.lua or
---       ack.lua the same, which repeats without harm what was done here, and says why if the shard refuses.
--- Keeps I1 and I2 as pop.lua does: the fence of each shard is checked, each pop has its number. Shards
--- are independent: each is a step of its own, and none can fail because of another.
+-- KEYS  per shard: the prefix of its keys. To name 13 keys would cost more than the work on them.
+-- ARGV  1 instance  2 maximum number of ids in all  3 maximum bytes of records in all
+--       then per shard: fence, number of this pop (0 for acks alone), maximum number of ids, max_crashes,
+--       number of arguments that follow, then acks as in ack.lua
+-- Returns now in us, then per shard: for acks alone the answer of ack.lua; for a pop {open flights "n n …", due
+--       time of the next scheduled or failed job or '', ids still ready, id, record, …}; or 'x'. After 'x' the
+--       caller sends the same request to pop.lua or ack.lua. These repeat without harm what was done here, and
+--       say why if the shard refuses.
+-- Keeps I1 and I2 as pop.lua does: the script checks the fence of each shard, and each pop has its number.
+-- Shards are independent: each is a step of its own, and none fails because of another.
 local claim, claim_key
 --#include take_out
 --#include enqueue
 --#include finish
 
-redis.call('HDEL', KEYS[1] .. 'claim', '') -- a first write that cannot grow, for a Redis out of memory: see lease.lua
+redis.call('HDEL', KEYS[1] .. 'claim', '') -- the first write needs no memory: see lease.lua
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local now_text = string.format('%.0f', now)
--- All shards together get no more than one of pop.lua. A record of form j has 32 payloads at most.
+-- All shards together get at most as much as a pop of pop.lua. A record of form j has 32 payloads at most.
 local instance, ids_left, bytes_left, payloads_left = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), 2000
 local acks_left = 2000 -- ids of flights that acks may end or walk over
 
--- first_due is when the next scheduled or failed job is due; nil if there is none.
+-- first_due returns when the next scheduled or failed job is due, nil if there is none.
 local function first_due(due_key, retry_key)
   local first
   for _, key in ipairs({due_key, retry_key}) do
@@ -37,7 +38,7 @@ local function first_due(due_key, retry_key)
   return first
 end
 
--- read reads the whole claim, for what finish and open_flights need.
+-- read reads the whole claim, which finish and open_flights need.
 local function read()
   claim = {}
   local flat = redis.call('HGETALL', claim_key)
@@ -52,7 +53,7 @@ local function open_flights()
   return table.concat(open, ' ')
 end
 
--- finish_only acknowledges all of the one open flight, which is the usual ack.
+-- finish_only acknowledges the only open flight as a whole, which is the usual ack.
 local function finish_only(jobs_key, flight_key, count_key, number, size)
   if size == 1 then
     redis.call('HDEL', jobs_key, redis.call('LPOP', flight_key))
@@ -64,9 +65,9 @@ local function finish_only(jobs_key, flight_key, count_key, number, size)
   return size
 end
 
--- take pops due ids of a shard and adds them, with their records, to the answer; deleted jobs it
--- forgets. Crowded ids and what is too much are for pop.lua: they stay. It returns the ids, or nil if
--- there is nothing that can be served here, and how many are left.
+-- take pops due ids of a shard and adds them, with their records, to the answer. It deletes tombstones. Crowded
+-- ids and ids beyond the bounds stay for pop.lua. take returns the ids and the number of ids that are left, or
+-- nil if pop.lua must serve the shard.
 local function take(jobs_key, ready_key, count_key, most, answer)
   local ids = redis.call('LPOP', ready_key, most)
   if not ids then return {}, 0 end
@@ -95,7 +96,7 @@ local function take(jobs_key, ready_key, count_key, most, answer)
       flown[#flown + 1] = ids[i]
     end
   end
-  if #flown == 0 and left > 0 then back = 1 end -- deleted jobs alone: what is behind them is due
+  if #flown == 0 and left > 0 then back = 1 end -- only tombstones, and due ids behind them
   if back then
     local rest = {}
     for j = #ids, back, -1 do rest[#rest + 1] = ids[j] end
@@ -110,7 +111,7 @@ local function take(jobs_key, ready_key, count_key, most, answer)
   return flown, left
 end
 
--- serve does what is asked of a shard: its arguments come after p, up to stop.
+-- serve serves a shard. The shard's arguments come after p, up to stop.
 local function serve(tag, p, stop)
   claim_key = tag .. 'claim'
   local number = ARGV[p + 2]
@@ -137,7 +138,7 @@ local function serve(tag, p, stop)
   local jobs_key, ready_key, flight_key = tag .. 'jobs', tag .. 'ready', tag .. 'flight'
   local flying = redis.call('LLEN', flight_key)
   if acked then
-    local cost = quiet and flying or flying * 4 -- what was parked may have 16 KiB an id, and moves
+    local cost = quiet and flying or flying * 4 -- parked records may have 16 KiB per id, and move
     if cost > acks_left then return 'x' end
     acks_left = acks_left - cost
   end
@@ -158,7 +159,7 @@ local function serve(tag, p, stop)
   end
 
   local answer = {open, first and string.format('%.0f', first) or '', 0}
-  -- Records may have 16 KiB, and all that one command reads is copied.
+  -- A record may have 16 KiB, and Redis copies everything that a command reads.
   local flown, left = take(jobs_key, ready_key, tag .. 'count', math.min(tonumber(ARGV[p + 3]), ids_left, 128), answer)
   if not flown then return 'x' end
   answer[3] = left

@@ -1,11 +1,11 @@
--- push_each: put fresh jobs into many shards, a few into each, in one call. Redis takes longer to
--- start a script than to store a job; callers that push one by one would pay that for each shard.
--- Not for a Redis Cluster, where the shards are in different slots.
+-- push_each: store new jobs in many shards, a few in each, in one call. Redis takes longer to start a
+-- script than to store a job, and callers that push one by one would pay that for each shard. A Redis
+-- Cluster cannot run it, because the shards are in different slots.
 --
--- KEYS  per job: what the keys of its shard begin with. To name each would cost more than what is done with it.
+-- KEYS  per job: the prefix of the keys of its shard. To name each key would cost more than the job.
 -- ARGV  per job: id, form (a or e), tail; form and tail as in push.lua
--- Returns one character per job: 0 stored, x the id is not fresh, or the queue is deleted (nothing was done;
---         push.lua can, or says so).
+-- Returns one character per job: 0 stored; x the id is not new, or the queue is deleted. For x nothing was
+--         done, and the caller sends the job to push.lua.
 -- Keeps I2 and I3 as push.lua does. Shards are independent: each job is a step of its own.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]

@@ -1,16 +1,19 @@
--- rate: which of some batches of a queue may be handed out now?
+-- rate: how many of some batches of a queue may be handed out now?
 --
 --#keys rate
--- ARGV  1 us per id  2 how many ids at once after a rest  3 within how many us who has to wait asks again
---       4... how many ids each batch has, in the order of their turns
--- Returns {how many of the batches may, how many ids more might, after how many us to ask for the next batch, or an id}
--- A leaky bucket (as the generic cell rate algorithm, ITU-T I.371): what was handed out is owed, and worked off at the rate. A batch
--- may go if no more is owed then than a rest allows, or than it has itself, if that is more. The first batch that may not keeps those
--- behind it waiting.
+-- ARGV  1 us per id  2 burst: ids at once after a rest  3 maximum us before a batch that has to wait asks again
+--       4... numbers of ids of the batches, in the order of their turns
+-- Returns {batches that may be handed out, ids that the rate allows beyond them, us after which the next batch asks,
+--         or the next id if all batches may be handed out}
+-- The rate is a leaky bucket, as the generic cell rate algorithm of ITU-T I.371. Ids that are handed out are owed, and
+-- are worked off at the rate. A batch may be handed out if at most burst ids are owed then, or if only its own ids
+-- are owed. The first batch that has to wait keeps the batches behind it waiting.
 --
--- The key is "<at> <owed> <step> <large> <since> <until>": ids owed at a time (us), and us each of them takes. The rest is about the
--- largest batch that waits: how many ids it has, since when, and until when it is expected to be asked for again. Smaller ones of other
--- nodes overtake it for as long as its ids take by the rate, and no longer.
+-- The key is "<at> <owed> <step> <large> <since> <until>". owed is the number of owed ids at the time at (us), and step
+-- is the us that each of them takes. large, since and until describe the largest waiting batch: its number of ids, when
+-- it began to wait, and until when it is expected to ask again. Smaller batches of other nodes overtake it for as long
+-- as its ids take by the rate, and no longer. The key expires when no id is owed and no batch is expected any more. A
+-- missing key stands for an unused rate.
 --#include owed
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -19,14 +22,14 @@ local text = redis.call('GET', KEY.rate) or ''
 local at, owed, drain, large, since, till = string.match(text, '^(%d+) (%S+) (%S+) (%d+) (%d+) (%d+)')
 at, owed, drain = tonumber(at or now), tonumber(owed or 0), tonumber(drain or step)
 large, since, till = tonumber(large or 0), tonumber(since or 0), tonumber(till or 0)
-local back = math.max(0, at - now) -- so far Redis's clock was set back
+local back = math.max(0, at - now) -- how far Redis's clock was set back
 since, till = since - back, till - back
 if till <= now then large = 0 end
 local was = drain
 owed, drain = still_owed(owed, at, drain, now, step)
 local changed = back > 0 or drain < was
 
--- wait is after how long a batch of n may, 0: now.
+-- wait returns the us after which a batch of n ids may be handed out, 0 for now.
 local function wait(n)
   local before = owed
   if n < large and now >= since + large * step then before = owed + large end
@@ -46,7 +49,7 @@ if may < #ARGV - 3 and n > 1 and n >= large then
   large, till, changed = n, now + math.min(wait(n), tonumber(ARGV[3])) + 1000000, true
 end
 if may > 0 or changed then
-  redis.call('PEXPIRE', KEY.rate, 60000) -- a first write that cannot grow, for a Redis out of memory: see lease.lua
+  redis.call('PEXPIRE', KEY.rate, 60000) -- the first write needs no memory: see lease.lua
   redis.call('SET', KEY.rate, string.format('%.0f %.9f %.3f %d %.0f %.0f', now, owed, drain, large, math.max(0, since), math.max(0, till)),
     'PX', string.format('%.0f', math.ceil(math.max(owed * drain, till - now) / 1000) + 1))
 end

@@ -1,11 +1,13 @@
--- release: give a shard up. Everything in flight goes back to the head, no retry spent, no id
--- put in quarantine; the next owner is woken.
+-- release: give up a shard. Jobs in flight go back to the head. That counts as no retry, and puts no id in
+-- quarantine. The script wakes the next owner.
 --
 --#keys claim jobs ready flight parked crashes suspects spill spillx late postponed progress
 -- ARGV  1 instance  2 fence  3 channel that wakes the next owner
--- Returns {the number of jobs that were in flight, ids still in flight}: until none is the shard is not given up,
--- and the call is to be repeated.
+-- Returns {jobs that were in flight, ids that are still in flight}. While ids are in flight, the shard is not
+-- given up, and the caller repeats the call.
 -- Errors: FENCED holder fence
+-- Keeps I1 and I2. The script deletes the holder only after the last id has left the flights. So the next owner
+-- finds every job in the ready list or in quarantine. The fence stays, and the next claim takes a higher fence.
 --#include claimed
 --#include record
 --#include spill

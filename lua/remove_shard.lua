@@ -1,19 +1,19 @@
--- remove_shard: one shard of a queue that is being deleted, step by step; see queue/remove.go.
+-- remove_shard: delete a shard of a queue, step by step; see queue/remove/remove.go.
 --
 --#keys claim count jobs ready due retry blocked stale flight parked suspects crashes morgue dead
 --#keys spill spillx aside journal journalx late states statesx progress from since postponed
 -- ARGV  1 step: mark, remove or restore  2 the deletion's token  3 mark: '1' whatever the shard holds
 -- Returns {'OK', ids that are not done, payloads in the morgue, records set aside, states of ids}
 --         {'HELD', holder}   mark: an instance owns the shard; nothing was done
---         {'FILLED', ids, payloads, records, states}  mark: it holds something; nothing was done
---         {'STALE'}  remove: the shard has not the mark of this deletion, which was given up; nothing was done
--- The mark is field last of count, "removed <token> <last>": a push (push.lua, push_each.lua) and a
--- claim (claim.lua) read that field, and refuse. It stays when all else is gone, so that no process
--- that knew the queue stores a job where no node looks (I2). Each step may be repeated. All is let
--- go by one UNLINK, which takes as long for a million jobs as for one: Redis frees them beside its
--- work.
+--         {'FILLED', ids, payloads, records, states}  mark: the shard is not empty; nothing was done
+--         {'STALE'}  remove: the shard does not have the mark of this deletion, which was cancelled; nothing
+--         was done
+-- The mark is field last of count, "removed <token> <last>". Pushes (push.lua, push_each.lua) and claims
+-- (claim.lua) read that field, and refuse. The mark stays after all other keys are gone. So no process that
+-- knew the queue stores a job where no node looks (I2). Each step may be repeated. A single UNLINK deletes
+-- the keys, and takes as long for a million jobs as for one, because Redis frees them in the background.
 local step, token = ARGV[1], ARGV[2]
-redis.call('HDEL', KEY.claim, '') -- a first write that cannot grow, for a Redis out of memory: see lease.lua
+redis.call('HDEL', KEY.claim, '') -- the first write needs no memory: see lease.lua
 local last = redis.call('HGET', KEY.count, 'last') or ''
 local mark, before = string.match(last, '^removed (%S+) (%d+)')
 
@@ -23,7 +23,7 @@ local function have()
   return math.max(0, ids), tonumber(count[2]) or 0, redis.call('HLEN', KEY.aside), redis.call('HLEN', KEY.states)
 end
 
--- empty does not believe the counters alone: a wrong one must not cost a job.
+-- empty does not rely on the counters alone, because a wrong counter must not cost a job.
 local function empty(ids)
   if ids > 0 then return false end
   return redis.call('EXISTS', KEY.due, KEY.retry, KEY.blocked, KEY.flight, KEY.parked, KEY.suspects, KEY.morgue, KEY.dead, KEY.spill, KEY.aside, KEY.states) == 0

@@ -4,10 +4,11 @@
 --#keys morgue dead aside states statesx progress journal journalx
 -- ARGV  1 channel that wakes the owner  2 kind of the fault, see audit.go  3 id
 --       4 for damaged-record: jobs, parked or morgue  5 and the record as read
---       4 for journal-entry and journal-count: the id of the entry, of the last one  5 and the counter as read  6 and as it is
--- Returns 1, or 0 if there is nothing to mend: the fault is gone, or a flight is in the way.
--- Keeps I1 (flights are left alone) and I2 (no payload is deleted: a record that cannot be read
--- moves to the hash aside).
+--       4 for journal-entry and journal-count: the id of the entry, or of the last entry  5 the counter
+--       that the caller has read  6 its right value
+-- Returns 1, or 0 if the fault is gone or a flight prevents the repair.
+-- Keeps I1, because it leaves flights alone, and I2, because it deletes no payload: an unreadable record
+-- moves to the hash aside.
 --#include record
 --#include sound
 --#include spill
@@ -22,15 +23,15 @@ local timed = {KEY.due, KEY.retry, KEY.blocked}
 
 local function times(list) return #redis.call('LPOS', list, id, 'COUNT', 0) end
 
--- leave takes the id out of a list but for its first entries, or out of a set; it says how many
--- went.
+-- leave takes the id out of a set, or out of a list except for its first entries. It returns the number
+-- of removed entries.
 local function leave(list, keep)
   local n = times(list) - (keep or 0)
   if n <= 0 then return 0 end
   return redis.call('LREM', list, -n, id)
 end
 
--- passed says that one of the id's entries in ready is there to be passed over: see push.lua.
+-- passed reports whether an entry of the id in ready is left over for the pop to skip: see push.lua.
 local function passed()
   return redis.call('HEXISTS', KEY.stale, id) == 1 and (redis.call('ZSCORE', KEY.due, id) or redis.call('ZSCORE', KEY.retry, id))
     and times(KEY.ready) > 0
@@ -53,7 +54,7 @@ local function places()
   return n
 end
 
--- wait makes an id wait as its record says.
+-- wait puts an id where its record says that it waits.
 local function wait(job)
   if job.at <= now then
     redis.call('RPUSH', KEY.ready, id)
@@ -82,7 +83,8 @@ mend['lone-tomb'] = function()
   return true
 end
 
--- Of several places it keeps the one that a handler or a person relies on, else the record's.
+-- If the id has several places, it keeps the place that a handler or a person relies on, else the place of
+-- the record.
 mend['two-places'] = function()
   if not record or record ~= 'x' and places() < 2 then return false end
   if flies then return leave_all() > 0 end
@@ -149,8 +151,8 @@ mend['parked-alone'] = function()
   return true
 end
 
--- mark_late marks the id if its record has failed and its turn has come, else takes the mark away.
--- It says whether that changed anything.
+-- mark_late marks the id if its job has failed and is due, else removes the mark. It reports whether that
+-- changed anything.
 local function mark_late()
   local record = redis.call('HGET', KEY.jobs, id)
   local job = record and record ~= 'x' and head_if(record)
@@ -161,7 +163,8 @@ end
 
 mend['late-mark'] = mark_late
 
--- mark_postponed notes since when the id waits if it was put off, or takes the note away. It says whether that changed anything.
+-- mark_postponed stores since when a postponed id has waited, or removes the mark. It reports whether that
+-- changed anything.
 local function mark_postponed()
   local record = redis.call('HGET', KEY.jobs, id)
   local job = record and record ~= 'x' and head_if(record)
@@ -193,7 +196,7 @@ mend['dead-unrecorded'] = function()
   return redis.call('HEXISTS', KEY.morgue, id) == 0 and redis.call('ZREM', KEY.dead, id) == 1
 end
 
--- A state is not deleted for want of a time: it is kept as if it was written now.
+-- A state without a time is not deleted. It is kept as if it was written now.
 mend['state-undated'] = function()
   return redis.call('HEXISTS', KEY.states, id) == 1 and not redis.call('ZSCORE', KEY.statesx, id)
     and redis.call('ZADD', KEY.statesx, string.format('%.0f', now), id) == 1
@@ -243,8 +246,7 @@ end
 if not mend[ARGV[2]]() then return 0 end
 mark_late()
 mark_postponed()
--- Crashes that are counted of an id that is neither in flight nor in quarantine would stop the
--- shard.
+-- A crash count of an id that is neither in flight nor in quarantine would stop the shard.
 if not flies and not redis.call('LPOS', KEY.suspects, id) then redis.call('HDEL', KEY.crashes, id) end
 redis.call('PUBLISH', ARGV[1], '0')
 return 1

@@ -1,10 +1,10 @@
--- repair_claim: a claim whose fence is no number is given up, as a release would do it. No claim
--- could follow it. The next fence is that of a counter that Redis has lost: see claim.lua.
+-- repair_claim: release a shard whose claim has a fence that is no number, as release.lua would. No instance could
+-- claim the shard otherwise. The script deletes the fence, and the next fence rises as after a loss: see claim.lua.
 --
 --#keys claim jobs ready flight parked crashes suspects spill spillx late postponed progress
 -- ARGV  1 channel that wakes the next owner  2 holder as read ('' if none)  3 fence as read ('' if none)
--- Returns 1, 2 if there is more to do: repeat it, or 0 if the claim has changed.
--- The caller knows that the holder has no lease; an expired lease never returns (I1).
+-- Returns 1; 2 if ids are left, and the caller repeats the call; 0 if the claim has changed.
+-- Keeps I1: the caller has seen that the holder has no lease, and an expired lease never returns.
 local claim = {}
 do
   local flat = redis.call('HGETALL', KEY.claim)

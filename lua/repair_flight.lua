@@ -1,9 +1,9 @@
--- repair_flight: a flight without an owner goes back to the head, as a release would do it.
+-- repair_flight: put the flights of a shard without an owner back to the head, as release.lua would.
 --
 --#keys claim jobs ready flight parked crashes suspects spill spillx late postponed progress
 -- ARGV  1 channel that wakes the next owner
--- Returns 1, 2 if there is more to do: repeat it, or 0 if there is nothing to mend, or an instance owns the
---         shard: flights of an owner are left alone (I1).
+-- Returns 1; 2 if ids are left, and the caller repeats the call; 0 if no flight is open or an instance owns the shard.
+-- Keeps I1, because it leaves the flights of an owner alone.
 local claim = {}
 do
   local flat = redis.call('HGETALL', KEY.claim)

@@ -1,14 +1,14 @@
--- requeue: payloads leave the morgue for the queue, or blocked ids wait no longer.
+-- requeue: move payloads from the morgue to the queue, or unblock ids.
 --
 --#keys jobs ready due retry blocked flight parked crashes suspects count spill spillx stale late postponed
 --#keys morgue dead
 -- ARGV  1 '1' if the call before this one began with the first id  2 from: morgue or blocked  3 channel that wakes the
 --       owner  then ids (at most 1,000)
--- Returns {the number of ids that were there, of how many this call was, '1' if it began with one more and more
---         payloads of it are left}; see lib/measure.lua.
--- They are fresh and due now, with the error that they had, and with what waits already: equal
--- payloads are one, with the smallest score. Merging drops nothing, so an id may exceed its limits
--- here (I2). Damaged records are left alone.
+-- Returns {ids that were there, ids that this call has looked at, '1' if the call ended within an id and
+--         more of its payloads are left}; see lib/measure.lua.
+-- The jobs become new jobs that are due now, and keep their error. They merge with the waiting payloads
+-- of their id; equal payloads get the smaller score. Merging drops no payload, so an id may exceed its
+-- limits here (I2). Damaged records stay as they are.
 --#include record
 --#include sound
 --#include spill
@@ -18,12 +18,12 @@ local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local count, looked, left = 0, 0, 0
 
--- revive stores an id's waiting job, which is due now.
+-- revive stores the job of an id, due now.
 local function revive(id, text, record, busy)
   local entombed = not busy and redis.call('HGET', KEY.jobs, id) == 'x'
   redis.call('HSET', busy and KEY.parked or KEY.jobs, id, text)
   if busy then return end
-  redis.call('HDEL', KEY.late, id) -- it is fresh, where it stands
+  redis.call('HDEL', KEY.late, id) -- a new job has not failed
   redis.call('ZREM', KEY.postponed, id)
   if entombed then
     redis.call('HINCRBY', KEY.count, 'tombs', -1)
@@ -37,9 +37,9 @@ local function fresh(job)
   return job
 end
 
--- lead moves a piece of a crowded morgue to what waits, before all that is there: it was pushed
--- before (I3). All pieces of a morgue are shifted by the same distance, which its record remembers.
--- It returns the record of what waits then.
+-- lead moves a piece of a crowded morgue record before all waiting payloads of the id, because it was
+-- pushed before them (I3). It shifts the places of all pieces of a morgue record by the same distance,
+-- and keeps that distance in the record. It returns the new record of the waiting job.
 local function lead(id, dead, record, from)
   local piece = spill_take(KEY.spill, KEY.spillx, 'm', id, dead, moved_count)
   weigh(piece.n, piece.bytes)
@@ -47,7 +47,7 @@ local function lead(id, dead, record, from)
   local job = record and parse(record) or {n = 0, bytes = 0, next = from, shift = 0, err = ''}
   if record and string.byte(record, 1) ~= 115 then spill_open(KEY.spill, KEY.spillx, 'w', id, job, from) end
   if dead.err ~= '' then job.err = dead.err end
-  -- The million is for what is buried before the last piece has moved.
+  -- The million leaves room for payloads that are buried before the last piece has moved.
   if dead.shift == 0 then dead.shift = job.next + dead.next + 1000000 end
   for i = 1, piece.n do
     local key = piece.key[i]

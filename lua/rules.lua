@@ -1,17 +1,18 @@
--- rules: change what is said of a queue's rules at run time, and write down who did it (I6).
+-- rules: change the settings of a queue, and record who changed them (I6).
 --
 --#keys rules changes
--- ARGV  1 queue  2 its settings as read, '' if there were none  3 those to be, '' removes them
---       4 the line that tells of it, '' for none  5 most lines that are kept
--- Returns 1; 0 if somebody has changed them since.
--- Each text of settings has a revision, so that no two are equal: a change that is sent twice finds itself.
--- Field # says when the last change of all was, us, so that who has read all needs to ask for no more than that. It only
--- rises, and is a time: a count would come to the same number again after a failover that forgot the last change.
-redis.call('HDEL', KEY.rules, '') -- a first write that cannot grow, for a Redis out of memory: see lease.lua
+-- ARGV  1 queue  2 settings as read ('' if there were none)  3 new settings ('' removes them)
+--       4 line about the change ('' for none)  5 maximum number of kept lines
+-- Returns 1, or 0 if the settings have changed since they were read.
+-- Each text of settings has a revision, so no two texts are equal. A repeated change finds its own text and returns 1.
+-- Field # is the time (us) of the last change of any settings. A process that has read all settings reads them again
+-- only after field # has changed. It only rises. A count would not do, because it could reach the same number again
+-- after a failover that lost the last change.
+redis.call('HDEL', KEY.rules, '') -- the first write needs no memory: see lease.lua
 local was = redis.call('HGET', KEY.rules, ARGV[1]) or ''
 if was == ARGV[3] then return 1 end
 if was ~= ARGV[2] then return 0 end
--- The line comes first: where it cannot be written, as the log is of another type, nothing is changed.
+-- The line comes first. If it cannot be written, because the key has another type, nothing is changed.
 if ARGV[4] ~= '' then redis.call('XADD', KEY.changes, 'MAXLEN', '~', ARGV[5], '*', 'line', ARGV[4]) end
 if ARGV[3] == '' then redis.call('HDEL', KEY.rules, ARGV[1]) else redis.call('HSET', KEY.rules, ARGV[1], ARGV[3]) end
 local time, last = redis.call('TIME'), tonumber(redis.call('HGET', KEY.rules, '#') or 0) or 0

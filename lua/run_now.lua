@@ -1,9 +1,11 @@
--- run_now: these ids are due now, whatever they waited for. Blocked ids stay blocked, held ones held; or held ids are
--- released, or those that their group has put off, and no others. Ids that were put off have waited since before.
+-- run_now: make ids due now. A call applies to ids that are not held, to held ids, or to ids that their group has
+-- postponed. Blocked ids stay blocked. A postponed id keeps the time since which it has waited.
 --
 --#keys jobs ready due retry blocked flight parked crashes suspects count spill spillx stale late postponed
--- ARGV  1 as in kill.lua, not used  2 held: of held ids, group: of ids that their group has put off, '' of all that are not held  3 channel that wakes the owner  then ids (at most 1,000)
--- Returns {the number of ids that were not due yet, of how many this call was, 0}; see lib/measure.lua. A damaged record is left alone.
+-- ARGV  1 not used, see kill.lua  2 '': ids that are not held; held: held ids; group: ids that their group has
+--       postponed  3 channel that wakes the owner  then ids (at most 1,000)
+-- Returns {ids that were not due yet, ids that this call has looked at, 0}; see lib/measure.lua. Damaged records stay
+--         as they are.
 --#include record
 --#include spill
 --#include waiting

@@ -1,11 +1,11 @@
--- runs: lines of a shard's journal. Reads only.
+-- runs: read lines of a shard's journal. Reads only.
 --
 --#keys journal
--- ARGV  1 new (the newest entry first) or old  2 the first entry that is wanted, as in XRANGE  3 the last one
---       4 id whose runs are wanted, '' all  5 letters of the verdicts that are wanted, '' all  6 most lines
---       7 most bytes that are looked through, but for the first entry
--- Returns {the entry to go on with or '', then per entry with such lines: its id, the instance, lines}
--- Of an entry more lines may come than were asked for, if all of its are wanted.
+-- ARGV  1 new (the newest entry first) or old  2 first entry to read, as in XRANGE  3 last entry to read
+--       4 id of the wanted runs ('' for all)  5 letters of the wanted verdicts ('' for all)  6 maximum number of lines
+--       7 maximum bytes to look through, except for the first entry
+-- Returns {the entry to continue with or '', then per entry with wanted lines: its id, the instance, lines}
+-- The wanted lines of an entry come together, so there may be more lines than the maximum.
 --#include each_run
 local newest, at, last = ARGV[1] == 'new', ARGV[2], ARGV[3]
 local wanted, most, room = ARGV[4], tonumber(ARGV[6]), tonumber(ARGV[7])
@@ -14,7 +14,7 @@ for i = 1, #ARGV[5] do verdicts[string.sub(ARGV[5], i, i)] = true end
 local any = #ARGV[5] == 0
 local answer, found, few = {''}, 0, 1
 
--- those are the lines of a block that are wanted, and how many.
+-- those returns the wanted lines of a block, and their number.
 local function those(block, runs)
   if wanted == '' and any then return block, runs end
   local lines = {}

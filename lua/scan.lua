@@ -1,4 +1,4 @@
--- scan: ids of a hash of records, in the order in which Redis stores them. Reads only.
+-- scan: read ids of a hash of records, in stored order. Reads only.
 --
 --#keys jobs
 -- ARGV  1 cursor of HSCAN  2 about how many

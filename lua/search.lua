@@ -1,16 +1,17 @@
--- search: records and payloads in which some texts stand. Reads only.
+-- search: find records and payloads that contain given texts. Reads only.
 --
 --#keys jobs parked spill morgue
--- ARGV  1 from: waiting (or in flight), or morgue  2 text of an id or a payload  3 another one of a payload
---       4 text of the error ('' = any, of all three)  5 most bytes to look through, but for the first record  6 cursor of HSCAN ('' = none)
---       7 about how many ids to take from there  then per id that is named: id, key of a payload in its spill, to look behind that ('' = at all of it)
--- Returns {next cursor ('' = none was asked for), ids looked at, but for those with a key, how many are left,
---         id, key of each that is left, then per find: id, form, text}
--- A find is a record (form r), a payload as it is stored (form p), or, where no payload is asked for, the id alone (form '').
--- Ids and errors are compared as such. What is asked of a payload may stand anywhere in a record: who
--- asks reads what was found. After a find the rest of its id is searched, too. The record of an id,
--- what was pushed during its flight and its spill are looked at together, as far as the bytes go, so
--- that nothing is missed that moves between them.
+-- ARGV  1 from: waiting (also in flight) or morgue  2 text in an id or a payload  3 text of a tag in a payload
+--       4 text in the error; in 2 to 4, '' matches anything  5 maximum bytes to look through, except for the first
+--       record  6 cursor of HSCAN ('' for no scan)  7 about how many ids the scan takes
+--       then per named id: id, key of a payload in its spill to continue behind ('' for the whole id)
+-- Returns {next cursor ('' without a scan), ids looked at (not counting ids with a key), number of ids that are left,
+--         id and key of each id that is left, then per find: id, form, text}
+-- A find is a record (form r), a payload as stored (form p), or the id alone (form '') if its payloads need no look.
+-- The script compares ids and errors themselves. It looks for the texts of payloads anywhere in a record, so the
+-- caller must check the finds. After a find the script still searches the rest of the id. It looks at the record of an
+-- id, its parked payloads and its spill together, as far as the bytes go. So it misses no payload that moves between
+-- them.
 --#include record
 --#include sound
 --#include spill
@@ -24,35 +25,36 @@ local function add(list, ...)
   for _, part in ipairs({...}) do list[#list + 1] = part end
 end
 
--- see looks at a record or a payload, which costs as much as some bytes more, however short it is.
+-- see looks at a record or a payload. Each costs 128 bytes of the room besides its length.
 local function see(id, named, form, what)
   room = room - #what - 128
   if (named or string.find(what, text, 1, true)) and string.find(what, tag, 1, true) then add(finds, id, form, what) end
 end
 
--- behind is the least member of a spill whose key is greater than this one, '' = the least of all.
+-- behind returns the lower bound of the members of a spill with a greater key. For key '' it is the bound of all
+-- members.
 local function behind(prefix, key)
   if key == '' then return '[' .. prefix end
   return '[' .. prefix .. string.sub(key, 1, 19) .. string.char(string.byte(key, 20) + 1)
 end
 
--- walk looks at payloads of a crowded id behind a key.
+-- walk looks at the payloads of a crowded id behind a key.
 local function walk(id, named, key)
   local prefix = spill_prefix(space, id)
   local _, to = spill_range(prefix)
   while true do
-    local few = redis.call('ZRANGEBYLEX', KEY.spill, behind(prefix, key), to, 'LIMIT', 0, 4) -- they may be large
+    local few = redis.call('ZRANGEBYLEX', KEY.spill, behind(prefix, key), to, 'LIMIT', 0, 4) -- members may be large
     for i = 1, #few do see(id, named, 'p', string.sub(few[i], #prefix + 21)) end
     if #few < 4 then return end
     key = string.sub(few[4], #prefix + 1, #prefix + 20)
-    if #key < 20 then return end -- damaged: check names it
+    if #key < 20 then return end -- it is damaged, and an audit reports it
     if room <= 0 then return add(left, id, key) end
   end
 end
 
 local function crowded(record) return record and string.byte(record, 1) == 115 end
 
--- look looks at an id, or what is behind a key in its spill.
+-- look looks at an id, or at the payloads behind a key in its spill.
 local function look(id, record, key)
   if fault ~= '' then
     local job = string.find(record, fault, 1, true) and head_if(record)
@@ -71,11 +73,11 @@ local function look(id, record, key)
   end
 end
 
--- turn looks at an id, if there is room.
+-- turn looks at an id if there is room. Otherwise the id is left.
 local function turn(id, record, key)
   if room <= 0 then return add(left, id, key) end
   record = record or redis.call('HGET', hash, id)
-  room = room - 64 -- what any id costs
+  room = room - 64 -- the cost of any id
   if not record or record == 'x' then return end
   if key == '' then looked = looked + 1 end
   look(id, record, key)

@@ -1,20 +1,21 @@
--- show: jobs for people, cut to a bound. Reads only.
+-- show: read jobs for people, cut to a bound. Reads only.
 --
 --#keys jobs due retry blocked flight parked claim spill spillx morgue
--- ARGV  1 from: waiting (or in flight), morgue, or listed (waiting; the state is known)  2 most bytes of payloads per job  3 most bytes of
---       records to look at  then ids (at most 1,000)
--- Returns per id {state or '' if there is nothing, flight, since when us, payloads parked, head, error, payloads,
---         bytes of all payloads}; the ids that the bytes did not suffice for are missing at the end.
---         A job of one form (a, e) has no head: its payloads are the record, see lib/record.lua. Of a
---         damaged one the head is '?', and its payloads are the beginning of the record.
+-- ARGV  1 from: waiting (also in flight), morgue, or listed (waiting; the caller knows the state)
+--       2 maximum bytes of payloads per job  3 maximum bytes of records to read  4 maximum payloads of a crowded job
+--       5 maximum bytes of an error  then ids (at most 1,000)
+-- Returns per id {state ('' if there is no job), flight, time of its pop (us), parked payloads, head, error, payloads,
+--         bytes of all payloads}. When the bytes of records are used up, the remaining ids are missing at the end.
+--         A job of form a or e has no head, and its payloads are the beginning of the record (lib/record.lua). The
+--         head of a damaged record is '?', and its payloads are the beginning of the record.
 --#include record
 --#include sound
 --#include spill
 --#include held
 local from, cut, room = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local most_error = 2048
+local most_payloads, most_error = tonumber(ARGV[4]), tonumber(ARGV[5])
 
--- flights says in which flight an id is, and since when each is under way; see lib/take_out.lua.
+-- flights returns the flight of each id in flight, and the time of each flight's pop; see lib/take_out.lua.
 local function flights()
   local sizes, numbers, ids = {}, {}, redis.call('LRANGE', KEY.flight, 0, -1)
   if #ids == 0 then return {}, {} end
@@ -40,24 +41,29 @@ local function count(record)
   return job and (job.n or 1) or 0
 end
 
--- first reads the first payloads of a crowded job, in the order in which a handler gets them.
+-- first returns the first payloads of a crowded job, in the order in which a handler gets them.
 local function first(space, id)
   local prefix = spill_prefix(space, id)
   local out, size = {}, 0
   if cut == 0 then return '' end
   local from, to = spill_range(prefix)
-  for _, member in ipairs(redis.call('ZRANGEBYLEX', KEY.spill, from, to, 'LIMIT', 0, 4)) do
-    local data = string.sub(member, #prefix + 21)
-    if size < cut then
-      out[#out + 1] = f17(ranked(string.sub(member, #prefix + 1))) .. ' ' .. #data .. ':' .. string.sub(data, 1, cut - size)
+  while #out < most_payloads and size < cut do
+    local few = redis.call('ZRANGEBYLEX', KEY.spill, from, to, 'LIMIT', 0, 4) -- members may be large
+    for _, member in ipairs(few) do
+      local data = string.sub(member, #prefix + 21)
+      if size < cut then
+        out[#out + 1] = f17(ranked(string.sub(member, #prefix + 1))) .. ' ' .. #data .. ':' .. string.sub(data, 1, cut - size)
+      end
+      size = size + #data
     end
-    size = size + #data
+    if #few < 4 then break end
+    from = '(' .. few[4]
   end
   room = room - size
   return table.concat(out)
 end
 
--- head_of_piece writes the first payloads of what a flight has of a crowded job as those of form j.
+-- head_of_piece returns the first payloads of a record of form p, as a record of form j has them.
 local function head_of_piece(record, p)
   local out, size = {}, 0
   while p < #record and size < cut do
@@ -112,7 +118,7 @@ local function show(id)
   return add(there, flight[id] or 0, since[flight[id] or 0] or '', parked, line, string.sub(job.err, 1, most_error), rest, job.bytes)
 end
 
-for i = 4, #ARGV do
+for i = 6, #ARGV do
   show(ARGV[i])
   if room < 0 then break end
 end

@@ -1,14 +1,14 @@
--- slice: a stretch of a sorted set of times, beyond a place. Reads only.
+-- slice: read a part of a sorted set of times, behind a place. Reads only.
 --
 --#keys set
--- ARGV  1 most members  2 '1': largest first  3 least score  4 largest score
---       5 score of the place ('' = begin at the end)  6 its member
--- Returns {members beyond the place, within the scores; member, score, …}
--- The place need not be there any more: what it is compared with is in order of score, then
--- member, so that nothing which stays is skipped or seen twice.
+-- ARGV  1 maximum number of members  2 '1': largest first  3 lowest score  4 highest score
+--       5 score of the place ('' for the first part)  6 member of the place
+-- Returns {number of members behind the place, within the scores; member, score, …}
+-- The place need not exist any more. The script compares score and then member, so it neither skips nor repeats a
+-- member that stays.
 local most, reverse = tonumber(ARGV[1]), ARGV[2] == '1'
 
--- above compares bytes. Lua's own comparison depends on the host's language.
+-- above compares bytes. Lua's own comparison depends on the locale of the host.
 local function above(x, y)
   for i = 1, math.min(#x, #y) do
     local a, b = string.byte(x, i, i), string.byte(y, i, i)

@@ -1,12 +1,13 @@
--- stats: one shard in figures. Reads only.
+-- stats: the figures of a shard. Reads only.
 --
 --#keys jobs ready due retry blocked flight suspects count dead claim stale parked late postponed
 -- Returns {now us, ready, scheduled, retry, in flight, blocked, ids in the morgue, payloads in the
---         morgue, processed, failed, since when us the job waits that has waited longest or '', holder, fence, those of ready
---         that have failed, lines left out of the journal, held}
--- That job is among the first of the ready line, those that became due since the last pop, what was put off, and what was
--- pushed to ids in flight. The line is in order of due times, but for what was pushed with a due time in the past, or during a
--- flight that is over, and for an id that took the place of a deleted one: of the first 16 jobs it is the oldest.
+--         morgue, processed, failed, the time (us) since which the longest waiting job waits or '', holder, fence,
+--         failed ids in ready, lines left out of the journal, held}
+-- The longest waiting job is the first of the ready list, a job that became due since the last pop, a
+-- postponed job, or a job that was pushed to an id in flight. The ready list is in order of due times,
+-- with three exceptions: a push with a due time in the past, a push during a flight that has ended, and
+-- an id that took the entry of a deleted job. So the script takes the oldest of the first 16 jobs.
 --#include record
 --#include sound
 --#include held
@@ -27,9 +28,9 @@ local function see_job(record)
   return job
 end
 
--- see_line looks at the first jobs of a list, whatever entries of deleted jobs stand before or
--- between them. Of an entry the length of its record is asked first, so that 20,000 deleted ones
--- cost 10 ms. Behind more of them it looks on in doubling steps.
+-- see_line looks at the first jobs of a list, and skips entries of deleted jobs. It asks for the length
+-- of a record first, so that 20,000 deleted entries cost 10 ms. Behind more of them it continues in
+-- doubling steps.
 local function see_line(key)
   local jobs, bytes, at, width, size = 0, 0, 0, 16, redis.call('LLEN', key)
   while at < size and jobs < 16 and bytes < 262144 do
@@ -48,9 +49,9 @@ local function see_line(key)
   end
 end
 
--- see_parked looks at what was pushed to ids in flight. Such records are small (see lib/spill.lua).
--- Of more than 1,000 the oldest is taken to be as old as the oldest flight: none was pushed before
--- its flight began.
+-- see_parked looks at the parked payloads, whose records are small (see lib/spill.lua). If there are
+-- more than 1,000, it takes the time of the oldest flight, because none was pushed before its flight
+-- began.
 local function see_parked()
   local parked = redis.call('HLEN', KEY.parked)
   if parked == 0 then return end

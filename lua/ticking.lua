@@ -1,10 +1,18 @@
--- ticking: what recurs, and what of it is due.
+-- ticking: read the recurring entries and their ticks, or only the due ticks. Reads only.
 --
 --#keys recurring ticks ticked
--- ARGV  1 revision that the caller knows, '' asks for all
--- Returns {now us, revision, entries, ticks, ticked}, each of the last three flat: name, value, ...
---         Of a revision that the caller knows entries is empty, ticks are those that are due and the next
---         one after them, and ticked is what is kept of those.
+-- ARGV  1 revision that the caller knows ('' asks for all)  2 '1' asks only for the size of all
+-- Returns {now us, revision, entries, ticks, ticked}; each of the last three is a flat list of names and values.
+--         If the caller knows the present revision, entries is empty, ticks has the due ticks and the tick after them,
+--         and ticked has the kept data of the due entries.
+--         For the size: the number of bytes of all entries and of their kept data.
+if ARGV[2] == '1' then
+  local size = 0
+  for _, name in ipairs(redis.call('ZRANGE', KEY.ticks, 0, -1)) do
+    size = size + redis.call('HSTRLEN', KEY.recurring, name) + redis.call('HSTRLEN', KEY.ticked, name)
+  end
+  return size
+end
 local time = redis.call('TIME')
 local now = string.format('%.0f', time[1] * 1000000 + time[2])
 local rev = redis.call('HGET', KEY.recurring, '#') or '0'

@@ -1,15 +1,12 @@
 // Package membership answers one question: who seems alive?
 //
-// A [Gossip] is a process's part in the gossip of its cluster (SWIM, by
-// hashicorp/memberlist). It shows the other processes as a set of [Member]s, and
-// says of an [Instance] whether it is alive, dead, left or unknown. A caller
-// waits on Changed and then looks at the whole set; there are no events to miss.
+// A [Gossip] takes part, for a process, in the gossip of its cluster (SWIM, by hashicorp/memberlist). It shows the other
+// processes as a set of [Member]s, and reports whether an [Instance] is alive, dead, left or unknown. A caller waits on Changed
+// and then reads the whole set, so it cannot miss an event.
 //
-// Goroutines: [Gossip.Run] owns memberlist, publishes what this process says of
-// itself, and joins seeds and peers again and again, because gossip alone never
-// heals a partition. Memberlist's callbacks only note and wake; they never block.
+// Goroutines: [Gossip.Run] owns memberlist, publishes this process's Meta, and joins seeds and peers repeatedly, because gossip
+// alone never heals a partition. Memberlist's callbacks only update the table and wake callers. They never block.
 //
-// What it promises: nothing that a caller may rely on for safety. What gossip says is
-// a hint; a lease in Redis decides. Death is agreed on within 0.8 of the lease's ttl
-// in a cluster of five whose network works.
+// Promises: none that safety may depend on. Gossip is a hint, and the leases in Redis decide. In a cluster of five with a
+// working network all processes agree on a death within 0.8 of the lease's ttl.
 package membership

@@ -15,30 +15,29 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// Gossip is a process's part in the gossip. Its methods may be called from any
-// goroutine, at any time.
+// Gossip takes part in the gossip for a process. Its methods may be called from any goroutine at any time.
 type Gossip struct {
 	cfg     Config
 	conf    *memberlist.Config
 	table   *table
-	dirty   chan struct{} // one slot: the meta has changed
+	dirty   chan struct{} // says that the meta has changed; holds one value
 	address atomic.Pointer[string]
 
 	metaMu sync.Mutex // guards meta
 	meta   Meta
 }
 
-// New checks the configuration and builds a Gossip that is silent until Run.
+// New checks the configuration and builds a Gossip. It sends nothing until Run.
 func New(cfg Config) (*Gossip, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	conf, err := cfg.memberlist()
+	conf, err := cfg.memberlistConfig()
 	if err != nil {
 		return nil, fmt.Errorf("membership: %w", err)
 	}
-	meta, err := cfg.Meta.encode()
+	meta, err := cfg.Meta.encodeMeta()
 	if err != nil {
 		return nil, fmt.Errorf("membership: %w", err)
 	}
@@ -47,32 +46,31 @@ func New(cfg Config) (*Gossip, error) {
 	return g, nil
 }
 
-// Members returns all processes known by gossip, this one included, ordered by node and
-// boot. The departed are remembered for ten minutes.
+// Members returns all processes that gossip knows, including this process, ordered by node and boot. A
+// departed process is remembered for ten minutes.
 func (g *Gossip) Members() []Member { return g.table.snapshot() }
 
-// Changed returns a channel that holds a value after Members changed. It has one
-// slot for one receiver: read, then look.
+// Changed returns a channel that holds a value after Members has changed. It is for a single receiver,
+// which must receive first and call Members then.
 func (g *Gossip) Changed() <-chan struct{} { return g.table.changed }
 
-// State returns what gossip says of the instance's process.
+// State returns the state of the instance's process in gossip.
 func (g *Gossip) State(i Instance) State {
-	m, ok := g.table.find(i)
+	m, ok := g.table.findMember(i)
 	if !ok {
 		return Unknown
 	}
 	return m.State
 }
 
-// Succeeded reports whether gossip has shown a later instance of the same boot: the
-// process itself said that it has given this one up.
+// Succeeded reports whether gossip has shown a later instance of the same boot. Only the process
+// itself says so, after it has given this instance up.
 func (g *Gossip) Succeeded(i Instance) bool {
-	m, ok := g.table.find(i)
+	m, ok := g.table.findMember(i)
 	return ok && m.Instance.N > i.N
 }
 
-// Address returns host:port under which the others know this process, "" before Run
-// has opened it.
+// Address returns the host:port where others reach this process, "" before Run has opened it.
 func (g *Gossip) Address() string {
 	if p := g.address.Load(); p != nil {
 		return *p
@@ -80,53 +78,52 @@ func (g *Gossip) Address() string {
 	return ""
 }
 
-// Update changes what the process says of itself. It does not wait until another
-// process knows.
+// Update changes the Meta of this process. It does not wait until another process has heard of it.
 func (g *Gossip) Update(change func(*Meta)) error {
 	g.metaMu.Lock()
 	defer g.metaMu.Unlock()
 	meta := g.meta
 	change(&meta)
-	data, err := meta.encode()
+	data, err := meta.encodeMeta()
 	if err != nil {
 		return err
 	}
 	if meta != g.meta {
 		g.meta = meta
 		g.table.setMeta(data)
-		wake(g.dirty)
+		trySend(g.dirty)
 	}
 	return nil
 }
 
-// Run takes part until ctx is done; then it says goodbye and returns nil. It may be
-// called once. A probe that memberlist has under way may outlive it by its interval.
+// Run takes part until ctx is done. Then it says goodbye and returns nil. It may be called once. A
+// probe of memberlist that is under way may outlive it by a probe interval.
 func (g *Gossip) Run(ctx context.Context) error {
-	list, err := g.open()
+	list, err := g.openList()
 	if err != nil {
 		return fmt.Errorf("gossip on %s: %w", g.cfg.Bind, err)
 	}
 	self := list.LocalNode()
 	address := net.JoinHostPort(self.Addr.String(), strconv.Itoa(int(self.Port)))
 	g.address.Store(&address)
-	wake(g.table.changed)
+	trySend(g.table.changed)
 	var joins sync.WaitGroup
 	joins.Go(func() { g.joinLoop(ctx, list) })
 	g.updateLoop(ctx, list)
 	joins.Wait()
-	g.leave(list)
+	g.announceLeave(list)
 	if err := list.Shutdown(); err != nil {
 		return fmt.Errorf("gossip on %s: shutdown: %w", g.cfg.Bind, err)
 	}
 	return nil
 }
 
-// open opens the ports and begins to take part.
-func (g *Gossip) open() (*memberlist.Memberlist, error) {
-	if g.conf.Transport != nil { // a test's
+// openList opens the ports and begins to take part.
+func (g *Gossip) openList() (*memberlist.Memberlist, error) {
+	if g.conf.Transport != nil { // in tests
 		return memberlist.Create(g.conf)
 	}
-	network, err := listen(g.conf)
+	network, err := newBoundTransport(g.conf)
 	if err != nil {
 		return nil, err
 	}
@@ -142,10 +139,10 @@ func (g *Gossip) open() (*memberlist.Memberlist, error) {
 	return list, nil
 }
 
-// sayTimeout bounds how long one message waits for its rounds of gossip.
+// sayTimeout is how long a message may wait for its rounds of gossip.
 const sayTimeout = time.Second
 
-// updateLoop says what changed of this process.
+// updateLoop publishes this process's Meta each time it has changed.
 func (g *Gossip) updateLoop(ctx context.Context, list *memberlist.Memberlist) {
 	for {
 		select {
@@ -154,20 +151,19 @@ func (g *Gossip) updateLoop(ctx context.Context, list *memberlist.Memberlist) {
 		case <-g.dirty:
 		}
 		if err := list.UpdateNode(sayTimeout); err != nil {
-			g.cfg.Log.Debug("gossip update", "err", err) // it goes on being sent
+			g.cfg.Log.Debug("gossip update", "err", err) // memberlist goes on sending it
 		}
 	}
 }
 
-// leave says goodbye: first in the meta, so that it is not taken for a death, then
-// to the library.
-func (g *Gossip) leave(list *memberlist.Memberlist) {
+// announceLeave publishes the departure in the Meta, so that others do not take it for a death. Then it leaves memberlist.
+func (g *Gossip) announceLeave(list *memberlist.Memberlist) {
 	if err := g.Update(func(m *Meta) { m.Leaving = true }); err != nil {
 		g.cfg.Log.Warn("gossip leave", "err", err)
 	}
 	for _, say := range []func(time.Duration) error{list.UpdateNode, list.Leave} {
 		if err := say(sayTimeout); err != nil {
-			g.cfg.Log.Debug("gossip leave", "err", err) // then the others notice by themselves
+			g.cfg.Log.Debug("gossip leave", "err", err) // others will notice the end by themselves
 		}
 	}
 }
@@ -175,12 +171,12 @@ func (g *Gossip) leave(list *memberlist.Memberlist) {
 // joinPause is how long a process that is in the gossip waits before it joins again.
 const joinPause = 10 * time.Second
 
-// joinLoop joins seeds and peers at once, every second until all have been tried and one
-// has answered, and then every joinPause with some jitter.
+// joinLoop joins seeds and peers at once, and then every joinPause with some jitter. Until all have
+// been tried and one has answered, it joins them every second.
 func (g *Gossip) joinLoop(ctx context.Context, list *memberlist.Memberlist) {
 	joined := false
 	for {
-		if g.join(ctx, list) {
+		if g.joinAddresses(ctx, list) {
 			joined = true
 		}
 		pause := joinPause
@@ -199,24 +195,24 @@ func (g *Gossip) joinLoop(ctx context.Context, list *memberlist.Memberlist) {
 	}
 }
 
-// peersAtOnce bounds how many peers one round joins: each tells of all it knows, and a
-// hundred nodes that start together need not all talk to each other.
-const peersAtOnce = 3
+// maxPeersAtOnce is how many peers a round joins at most. Each peer tells about all processes that
+// it knows, so a hundred nodes that start together need not all talk to each other.
+const maxPeersAtOnce = 3
 
-// join contacts seeds, and some of the peers, which should be in the gossip and are not alive
-// in it, and reports whether none is left to be joined and one has answered.
-func (g *Gossip) join(ctx context.Context, list *memberlist.Memberlist) bool {
-	seeds := g.missing(g.cfg.Join)
+// joinAddresses joins the seeds, and some of the peers, that are not alive in the gossip yet. It
+// reports whether it has tried all of them and one has answered.
+func (g *Gossip) joinAddresses(ctx context.Context, list *memberlist.Memberlist) bool {
+	seeds := g.unjoinedAddresses(g.cfg.Join)
 	var peers []string
 	if g.cfg.Peers != nil {
 		found, err := g.cfg.Peers(ctx)
 		if err != nil {
 			g.cfg.Log.Debug("gossip peers", "err", err)
 		}
-		peers = g.missing(found)
+		peers = g.unjoinedAddresses(found)
 	}
-	missing := append(seeds, some(peers, peersAtOnce)...)
-	answered, all := len(missing) == 0, len(peers) <= peersAtOnce
+	missing := append(seeds, pickRandom(peers, maxPeersAtOnce)...)
+	answered, all := len(missing) == 0, len(peers) <= maxPeersAtOnce
 	for _, address := range missing {
 		if ctx.Err() != nil {
 			return answered && all
@@ -230,21 +226,21 @@ func (g *Gossip) join(ctx context.Context, list *memberlist.Memberlist) bool {
 	return answered && all
 }
 
-// some returns up to n of the addresses, any of them.
-func some(addresses []string, n int) []string {
+// pickRandom returns at most n of the addresses. It reorders them.
+func pickRandom(addresses []string, n int) []string {
 	rand.Shuffle(len(addresses), func(i, j int) { addresses[i], addresses[j] = addresses[j], addresses[i] })
 	return addresses[:min(n, len(addresses))]
 }
 
-// missing returns the addresses at which no process is alive, each once.
-func (g *Gossip) missing(addresses []string) []string {
+// unjoinedAddresses returns the addresses where no process is alive, without duplicates.
+func (g *Gossip) unjoinedAddresses(addresses []string) []string {
 	alive := map[string]bool{g.Address(): true}
 	for _, m := range g.Members() {
 		if m.State == Alive {
 			alive[m.Address] = true
 		}
 	}
-	addresses = slices.Clone(addresses) // the caller's
+	addresses = slices.Clone(addresses) // they belong to the caller
 	slices.Sort(addresses)
 	return slices.DeleteFunc(slices.Compact(addresses), func(a string) bool { return alive[a] || a == "" })
 }

@@ -76,8 +76,35 @@ func TestDeath(t *testing.T) {
 	})
 }
 
-// TestPartitionHeals: the peers are all who have leases, as a node's are. Two of them would not do: who hears of a refuted death by
-// what is still going round need not join anybody, and does not learn of the others before memberlist's next exchange.
+// TestWhoJoinsLearnsOfTheDeparted: a process that joins after a death, or after a goodbye, is told.
+// All processes forget the departed process at the same time.
+func TestWhoJoinsLearnsOfTheDeparted(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, n *network) {
+		all := startAll(t, n, Config{TTL: ttl}, "n1", "n2", "n3", "n4")
+		n.island(1, all[2].Address())
+		all[3].leave()
+		eventually(t, "the departures are agreed", func() bool { return agree(all[:2], Dead, all[2]) && agree(all[:2], Left, all[3]) })
+		join := func(node string) *process {
+			return start(t, n, Config{Node: node, TTL: ttl, Join: []string{all[0].Address()}})
+		}
+		late := []*process{join("n5")}
+		eventually(t, "who joins knows", func() bool { return agree(late, Dead, all[2]) && agree(late, Left, all[3]) })
+		time.Sleep(forget - 2*ttl)
+		later := join("n6")
+		eventually(t, "it has joined", func() bool { return agree([]*process{later}, Alive, late...) })
+		time.Sleep(2 * ttl)
+		last := join("n7")
+		eventually(t, "the last has joined", func() bool { return agree([]*process{last}, Alive, later) })
+		if got := last.State(all[2].instance()); got != Unknown {
+			t.Errorf("after %v: got %s, want unknown", forget, got)
+		}
+	})
+}
+
+// TestPartitionHeals: the peers are all processes with leases, as in a node. Two peers would not be
+// enough. A process may learn of a refuted death from gossip that is still under way. It then joins
+// nobody, and does not learn of the others before memberlist's next exchange.
 func TestPartitionHeals(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *network) {
@@ -98,8 +125,7 @@ func TestPartitionHeals(t *testing.T) {
 	})
 }
 
-// TestPeersAreEnough: with no seed, peers are found through the function alone; its
-// failures do no harm.
+// TestPeersAreEnough: without seeds, the function alone finds peers. Its failures do no harm.
 func TestPeersAreEnough(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *network) {
@@ -117,7 +143,7 @@ func TestPeersAreEnough(t *testing.T) {
 	})
 }
 
-// TestUpdateRefuses: what does not fit changes nothing.
+// TestUpdateRefuses: a Meta that is too long changes nothing.
 func TestUpdateRefuses(t *testing.T) {
 	t.Parallel()
 	g, err := New(Config{Cluster: "c", Node: "n", Boot: "b", Bind: "127.0.0.1:0", Meta: Meta{N: 3}})
@@ -132,7 +158,7 @@ func TestUpdateRefuses(t *testing.T) {
 	}
 }
 
-// TestSockets: the same over loopback.
+// TestSockets tests joins and leaves over loopback.
 func TestSockets(t *testing.T) {
 	t.Parallel()
 	all := startAll(t, nil, Config{TTL: time.Minute, Keys: [][]byte{key("a")}}, "n1", "n2")
@@ -141,8 +167,8 @@ func TestSockets(t *testing.T) {
 }
 
 // TestBytesOfGossip: an idle second costs each node the same packets in a small and in a large
-// cluster, and what one node has to say anew costs each of the others a few copies of it, one more
-// each time the cluster is some times as large.
+// cluster. A change of one node costs each other node a few copies, whose number grows with the
+// logarithm of the cluster's size.
 func TestBytesOfGossip(t *testing.T) {
 	t.Parallel()
 	const seconds = 20

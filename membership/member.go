@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,14 +14,14 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// State is what gossip says of an instance.
+// State is the state of an instance as gossip shows it.
 type State uint8
 
 const (
-	Unknown State = iota // not known to gossip: neither dead nor left
-	Alive                // its process answers, or has not been missed for long enough
+	Unknown State = iota // gossip does not know it; it is not known to be dead
+	Alive                // its process answers, or has not been silent for long enough
 	Dead                 // its process stopped answering
-	Left                 // its process said goodbye
+	Left                 // its process left the cluster
 )
 
 // String returns the state in lower case.
@@ -38,50 +39,49 @@ func (s State) String() string {
 	return fmt.Sprintf("state %d", uint8(s))
 }
 
-// Instance is a `<node>/<boot>.<n>`: one holder of leases; a process that lost its
-// lease goes on as n + 1.
+// Instance is a holder of a lease, written `<node>/<boot>.<n>`. A process that lost its lease continues as n + 1.
 type Instance struct {
 	Node string // the stable name
-	Boot string // the run of the process
-	N    int    // counts the leases of the run
+	Boot string // id of the run of the process
+	N    int    // number of the lease within the run
 }
 
-// ParseInstance undoes Instance.String.
+// ParseInstance parses the text that Instance.String returns.
 func ParseInstance(s string) (Instance, error) {
 	slash, dot := strings.LastIndexByte(s, '/'), strings.LastIndexByte(s, '.')
 	if slash <= 0 || dot < slash+2 {
-		return Instance{}, fmt.Errorf("instance %q: want node/boot.n", s)
+		return Instance{}, fmt.Errorf("instance %q must be node/boot.n", s)
 	}
 	n, err := strconv.Atoi(s[dot+1:])
 	if err != nil || n < 0 {
-		return Instance{}, fmt.Errorf("instance %q: want a number after the dot", s)
+		return Instance{}, fmt.Errorf("instance %q must end in a dot and a number", s)
 	}
 	return Instance{Node: s[:slash], Boot: s[slash+1 : dot], N: n}, nil
 }
 
 // String returns `<node>/<boot>.<n>`.
-func (i Instance) String() string { return fmt.Sprintf("%s.%d", i.process(), i.N) }
+func (i Instance) String() string { return fmt.Sprintf("%s.%d", i.memberName(), i.N) }
 
-// process returns the name under which gossip knows the process.
-func (i Instance) process() string { return i.Node + "/" + i.Boot }
+// memberName returns the name of the process in gossip.
+func (i Instance) memberName() string { return i.Node + "/" + i.Boot }
 
-// Meta is what a process says of itself through gossip. Encoded it must be shorter
-// than MaxMeta, so it holds nothing that an operator may make long.
+// Meta is the data that a process publishes about itself through gossip. Its encoding must be
+// shorter than MaxMeta, so it has no text whose length an operator chooses.
 type Meta struct {
 	N        int    `json:"n"`           // the current instance's number
 	Raft     int    `json:"r,omitempty"` // TCP port of its Raft listener
 	Draining bool   `json:"d,omitempty"` // it gives its shards away
-	RaftInfo string `json:"s,omitempty"` // what the node has to say of its Raft server; opaque here
-	Leaving  bool   `json:"l,omitempty"` // set by Run on its way out
+	RaftInfo string `json:"s,omitempty"` // state of its Raft server; opaque here
+	Leaving  bool   `json:"l,omitempty"` // Run sets it before the process leaves
 }
 
-// MaxMeta is the limit of an encoded Meta, bytes.
+// MaxMeta is the limit of an encoded Meta in bytes.
 const MaxMeta = 512
 
-func (m Meta) encode() ([]byte, error) {
+func (m Meta) encodeMeta() ([]byte, error) {
 	data, err := json.Marshal(m)
 	if err == nil && len(data) >= MaxMeta {
-		err = fmt.Errorf("%d bytes, want fewer than %d", len(data), MaxMeta)
+		err = fmt.Errorf("it has %d bytes and must have fewer than %d", len(data), MaxMeta)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("encode gossip meta: %w", err)
@@ -89,8 +89,7 @@ func (m Meta) encode() ([]byte, error) {
 	return data, nil
 }
 
-// decodeMeta returns an empty Meta for what it cannot read: a newer version may say
-// more than this one understands.
+// decodeMeta returns an empty Meta for data that it cannot read, because a newer version may publish another form.
 func decodeMeta(data []byte) Meta {
 	var m Meta
 	if json.Unmarshal(data, &m) != nil {
@@ -99,7 +98,7 @@ func decodeMeta(data []byte) Meta {
 	return m
 }
 
-// Member is what gossip says of a process's current instance.
+// Member is a process's current instance as gossip shows it.
 type Member struct {
 	Instance Instance
 	Address  string // host:port of its gossip
@@ -108,18 +107,17 @@ type Member struct {
 	Since    time.Time // when this process learned of the state
 }
 
-// forget is how long the departed are remembered. A process that comes back after
-// that is new again; one that does not is "unknown", which proves nothing.
+// forget is how long the table keeps a departed process. Its state is then Unknown, which proves nothing.
 const forget = 10 * time.Minute
 
-// table is what gossip has told this process of the others. Memberlist writes it from its
-// callbacks, under its own locks, so nothing here waits for anything.
+// table holds the processes that gossip shows. Memberlist writes it from its callbacks, under its
+// own locks, so no method waits.
 type table struct {
 	changed chan struct{} // one slot
 
 	mu      sync.Mutex // guards members and meta
 	members map[string]Member
-	meta    []byte // what this process says of itself
+	meta    []byte // this process's Meta, encoded
 }
 
 var (
@@ -131,27 +129,28 @@ func newTable(meta []byte) *table {
 	return &table{changed: make(chan struct{}, 1), members: map[string]Member{}, meta: meta}
 }
 
-// NotifyJoin notes a process that is alive, for the first time or again.
-func (t *table) NotifyJoin(n *memberlist.Node) { t.note(n, Alive) }
+// NotifyJoin records a process that is alive, for the first time or again.
+func (t *table) NotifyJoin(n *memberlist.Node) { t.setState(n, Alive) }
 
-// NotifyUpdate notes what a process says of itself.
-func (t *table) NotifyUpdate(n *memberlist.Node) { t.note(n, Alive) }
+// NotifyUpdate records the new Meta of a process.
+func (t *table) NotifyUpdate(n *memberlist.Node) { t.setState(n, Alive) }
 
-// NotifyLeave notes a death or a goodbye. Memberlist does not tell which; a process
-// that leaves says so in its meta first.
+// NotifyLeave records a process that died or left. Memberlist does not tell which, so a process
+// that leaves publishes it in its Meta first.
 func (t *table) NotifyLeave(n *memberlist.Node) {
 	if decodeMeta(n.Meta).Leaving {
-		t.note(n, Left)
+		t.setState(n, Left)
 		return
 	}
-	t.note(n, Dead)
+	t.setState(n, Dead)
 }
 
-func (t *table) note(n *memberlist.Node, state State) {
+// setState records the state of a process.
+func (t *table) setState(n *memberlist.Node, state State) {
 	meta := decodeMeta(n.Meta)
 	instance, err := ParseInstance(n.Name + ".0")
 	if err != nil {
-		return // not one of ours: no node can be called so
+		return // no node of lowkiq has such a name
 	}
 	instance.N = meta.N
 	now := time.Now()
@@ -161,16 +160,18 @@ func (t *table) note(n *memberlist.Node, state State) {
 		m.Since = was.Since
 	}
 	t.members[n.Name] = m
-	for name, m := range t.members {
-		if m.State != Alive && now.Sub(m.Since) > forget {
-			delete(t.members, name)
-		}
-	}
+	t.removeForgotten(now)
 	t.mu.Unlock()
-	wake(t.changed)
+	trySend(t.changed)
 }
 
-func wake(c chan struct{}) {
+// removeForgotten removes processes that departed long ago. The caller holds the lock.
+func (t *table) removeForgotten(now time.Time) {
+	maps.DeleteFunc(t.members, func(_ string, m Member) bool { return m.State != Alive && now.Sub(m.Since) > forget })
+}
+
+// trySend puts a value into a channel with room for one value. A value that is there says the same.
+func trySend(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:
@@ -191,10 +192,11 @@ func (t *table) snapshot() []Member {
 	return members
 }
 
-func (t *table) find(i Instance) (Member, bool) {
+// findMember returns the member of the instance's process.
+func (t *table) findMember(i Instance) (Member, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	m, ok := t.members[i.process()]
+	m, ok := t.members[i.memberName()]
 	return m, ok
 }
 
@@ -204,16 +206,97 @@ func (t *table) setMeta(meta []byte) {
 	t.meta = meta
 }
 
-// NodeMeta returns what this process says of itself.
+// NodeMeta returns this process's Meta, encoded.
 func (t *table) NodeMeta(int) []byte {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.meta
 }
 
-// NotifyMsg, GetBroadcasts, LocalState and MergeRemoteState: nothing but membership
-// travels by gossip.
+// NotifyMsg and GetBroadcasts do nothing, because only membership travels by gossip.
 func (t *table) NotifyMsg([]byte)                {}
 func (t *table) GetBroadcasts(int, int) [][]byte { return nil }
-func (t *table) LocalState(bool) []byte          { return nil }
-func (t *table) MergeRemoteState([]byte, bool)   {}
+
+// departed is a process that has died or left. Memberlist tells a process that joins only about living processes. That process
+// would wait for a full ttl before it took over the shards of a process that others know to be dead. So the members of a
+// cluster tell it about departed processes as well.
+type departed struct {
+	Process string        `json:"process"` // node/boot
+	Address string        `json:"address"`
+	Meta    Meta          `json:"meta"`
+	Left    bool          `json:"left,omitempty"`
+	For     time.Duration `json:"for"` // ns
+}
+
+// Bounds of the departed processes in a message and in the table.
+const (
+	maxDeparted     = 1000
+	maxDepartedText = maxDeparted * 4096 // bytes of their JSON; a byte of a name may take six
+	maxAddress      = 64                 // bytes of an IP address with its port
+)
+
+// LocalState returns the latest departed processes, for a process that joins or is joined.
+func (t *table) LocalState(join bool) []byte {
+	if !join {
+		return nil
+	}
+	gone := slices.DeleteFunc(t.snapshot(), func(m Member) bool { return m.State == Alive || time.Since(m.Since) >= forget })
+	slices.SortStableFunc(gone, func(a, b Member) int { return b.Since.Compare(a.Since) })
+	var all []departed
+	for _, m := range gone[:min(len(gone), maxDeparted)] {
+		all = append(all, departed{m.Instance.memberName(), m.Address, m.Meta, m.State == Left, time.Since(m.Since)})
+	}
+	text, err := json.Marshal(all)
+	if err != nil {
+		panic("membership: departed: " + err.Error()) // plain strings and numbers always marshal
+	}
+	return text
+}
+
+// MergeRemoteState adds departed processes that the table lacks. They are removed at the same time as from the tables of
+// others. It ignores entries that no process can have published, and stops when the table has maxDeparted departed processes.
+func (t *table) MergeRemoteState(text []byte, _ bool) {
+	var all []departed
+	if len(text) > maxDepartedText || json.Unmarshal(text, &all) != nil {
+		return
+	}
+	now := time.Now()
+	t.mu.Lock()
+	t.removeForgotten(now)
+	gone := 0
+	for _, m := range t.members {
+		if m.State != Alive {
+			gone++
+		}
+	}
+	for _, d := range all {
+		if gone >= maxDeparted {
+			break
+		}
+		m, ok := d.toMember(now)
+		if _, known := t.members[d.Process]; known || !ok {
+			continue
+		}
+		t.members[d.Process] = m
+		gone++
+	}
+	t.mu.Unlock()
+	trySend(t.changed)
+}
+
+// toMember returns the departed process as a member. It returns false if no process can have
+// published it, or if it departed too long ago.
+func (d departed) toMember(now time.Time) (Member, bool) {
+	instance, err := ParseInstance(d.Process + ".0")
+	if err != nil || len(d.Process) > maxProcess || len(d.Address) > maxAddress || d.For < 0 || d.For >= forget {
+		return Member{}, false
+	}
+	if _, err := d.Meta.encodeMeta(); err != nil {
+		return Member{}, false
+	}
+	m := Member{Instance: instance, Address: d.Address, Meta: d.Meta, State: Dead, Since: now.Add(-d.For)}
+	if m.Instance.N = d.Meta.N; d.Left {
+		m.State = Left
+	}
+	return m, true
+}

@@ -13,13 +13,13 @@ import (
 
 	"github.com/hashicorp/memberlist"
 
-	"github.com/lowkiq/lowkiq/internal/leaktest"
+	"github.com/lowkiq/lowkiq/internal/testing/leaktest"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
 
-// inBubble runs a story whose processes gossip in memory and in the bubble's time, so that
-// no busy machine makes them miss each other.
+// inBubble runs a story whose processes gossip in memory and in the bubble's time. A busy machine
+// cannot make them miss each other.
 func inBubble(t *testing.T, story func(t *testing.T, n *network)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -30,7 +30,7 @@ func inBubble(t *testing.T, story func(t *testing.T, n *network)) {
 
 var errCut = errors.New("network is cut")
 
-// network joins the processes of a bubble, with cuts between them.
+// network connects the processes of a bubble. It may be cut.
 type network struct {
 	mu   sync.Mutex            // guards all below
 	ends map[string]*transport // by address
@@ -39,15 +39,15 @@ type network struct {
 	sent int                   // bytes of packets, of all processes
 }
 
-// packets is how many bytes of packets have been sent so far.
+// packets returns how many bytes of packets have been sent so far.
 func (n *network) packets() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.sent
 }
 
-// island puts the addresses on an island; only those on the same one (0 at first)
-// reach each other.
+// island puts addresses on an island. Only addresses on the same island reach each other. All begin
+// on island 0.
 func (n *network) island(number int, addresses ...string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -56,7 +56,7 @@ func (n *network) island(number int, addresses ...string) {
 	}
 }
 
-// open gives a process its end of the network.
+// open returns a new end of the network.
 func (n *network) open() *transport {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -67,7 +67,7 @@ func (n *network) open() *transport {
 	return t
 }
 
-// other returns the end at an address, if from reaches it.
+// other returns the end at an address if from reaches it.
 func (n *network) other(from, to string) (*transport, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -78,7 +78,7 @@ func (n *network) other(from, to string) (*transport, error) {
 	return end, nil
 }
 
-// transport is a process's end of the network.
+// transport is one process's end of the network.
 type transport struct {
 	network *network
 	address string
@@ -96,7 +96,7 @@ func (t *transport) FinalAdvertiseAddr(string, int) (net.IP, int, error) {
 func (t *transport) PacketCh() <-chan *memberlist.Packet { return t.packets }
 func (t *transport) StreamCh() <-chan net.Conn           { return t.streams }
 
-// WriteTo loses what does not arrive, as packets are.
+// WriteTo loses packets that cannot arrive.
 func (t *transport) WriteTo(b []byte, to string) (time.Time, error) {
 	now := time.Now()
 	t.network.mu.Lock()
@@ -147,7 +147,7 @@ func (p *process) leave() {
 
 func (p *process) instance() Instance { return Instance{p.cfg.Node, p.cfg.Boot, 1} }
 
-// start starts a process, on loopback if there is no network, and waits until it has an address.
+// start starts a process, on loopback without a network, and waits until it has an address.
 func start(t *testing.T, n *network, cfg Config) *process {
 	t.Helper()
 	if cfg.Cluster == "" {
@@ -189,7 +189,7 @@ func startAll(t *testing.T, n *network, cfg Config, names ...string) []*process 
 	return all
 }
 
-// agree reports whether all of the observers say the state of each of the observed.
+// agree reports whether all observers see this state of all observed processes.
 func agree(observers []*process, state State, observed ...*process) bool {
 	for _, p := range observers {
 		for _, q := range observed {
@@ -201,8 +201,8 @@ func agree(observers []*process, state State, observed ...*process) bool {
 	return true
 }
 
-// patience is the bubble's time, and on loopback that of a machine which runs all packages' tests
-// at once.
+// patience is in the bubble's time. On loopback it must be enough for a machine that runs the tests
+// of all packages at once.
 const patience = time.Minute
 
 // eventually waits for a condition and returns how long it took.

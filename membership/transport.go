@@ -14,23 +14,22 @@ import (
 
 	"github.com/hashicorp/memberlist"
 
-	"github.com/lowkiq/lowkiq/internal/connlimit"
+	"github.com/lowkiq/lowkiq/internal/network/connlimit"
 )
 
-// What an unknown sender may send before memberlist has authenticated it. It keeps a stream in
-// memory as it arrives, up to 20 MiB each, and knows only at its end whether the sender has the
-// key.
+// Limits on the bytes of unknown senders. Memberlist authenticates a stream only at its end, and
+// keeps it in memory until then, up to 20 MiB for each stream.
 const (
-	maxStreams     = 128      // at once; one more ends the one that has lasted longest
-	maxStreamsFrom = 64       // of one address, where several nodes may live
-	maxState       = 8 << 20  // bytes of one stream: the state of some 10,000 members
+	maxStreams     = 128      // at once; another stream closes the oldest stream of the address with the most streams
+	maxStreamsFrom = 64       // from one address, which several nodes may share
+	maxState       = 8 << 20  // bytes of a stream; it is the state of some 10,000 members
 	maxStates      = 16 << 20 // bytes of all streams at once
 	maxPacket      = 4 << 10  // bytes; memberlist sends 1,400 at most
 )
 
 var errStates = errors.New("gossip streams are in memory with as many bytes as they may")
 
-// boundTransport is the network, with bounds on what comes in before it is authenticated.
+// boundTransport is the network with limits on the bytes that come in before authentication.
 type boundTransport struct {
 	*memberlist.NetTransport
 	streams chan net.Conn
@@ -38,13 +37,12 @@ type boundTransport struct {
 	conns   *connlimit.Set
 	held    *atomic.Int64 // bytes of all streams
 	done    chan struct{}
-	end     sync.Once // memberlist may close it, and so may its maker
+	end     sync.Once // memberlist may call Shutdown, and so may openList
 	pumps   sync.WaitGroup
 }
 
-// listen opens the ports of a configuration. Of port 0, TCP and UDP have to be free at the same
-// number.
-func listen(conf *memberlist.Config) (*boundTransport, error) {
+// newBoundTransport opens the ports of a configuration. If the port is 0, it looks for a number that is free for TCP and UDP.
+func newBoundTransport(conf *memberlist.Config) (*boundTransport, error) {
 	tries := 1
 	if conf.BindPort == 0 {
 		tries = 10
@@ -91,8 +89,8 @@ func (t *boundTransport) passStreams() {
 	}
 }
 
-// passPackets drops what no member sends, and does not keep the reader's buffer of 64 KiB for each
-// packet.
+// passPackets drops packets that are too long for a member. It copies the others, because the reader
+// uses a buffer of 64 KiB for each packet.
 func (t *boundTransport) passPackets() {
 	for {
 		select {
@@ -111,7 +109,7 @@ func (t *boundTransport) passPackets() {
 	}
 }
 
-// Shutdown closes the ports. The listeners may be passing something on until they have ended.
+// Shutdown closes the ports. The listeners may pass on a packet or stream until they have ended.
 func (t *boundTransport) Shutdown() error {
 	var err error
 	t.end.Do(func() {
@@ -122,16 +120,16 @@ func (t *boundTransport) Shutdown() error {
 	return err
 }
 
-// stream is a connection whose bytes are counted until it is closed.
+// stream is a connection whose bytes count against maxStates until it is closed.
 type stream struct {
 	net.Conn
-	held *atomic.Int64 // of all streams
+	held *atomic.Int64 // bytes of all streams
 	mine atomic.Int64
-	over atomic.Bool // its bytes have been given back
+	over atomic.Bool // its bytes do not count any more
 }
 
-// Read ends a stream that sends more than the state of a large cluster, or more than there is room
-// for.
+// Read ends a stream that sends more than the state of a large cluster. It also ends a stream whose bytes would exceed
+// maxStates together with the bytes of other streams.
 func (s *stream) Read(p []byte) (int, error) {
 	n, err := s.Conn.Read(p)
 	size := int64(n)
@@ -147,7 +145,7 @@ func (s *stream) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close gives back the bytes: memberlist has read or dropped them.
+// Close stops counting the bytes, because memberlist has read or dropped them.
 func (s *stream) Close() error {
 	if s.over.CompareAndSwap(false, true) {
 		s.held.Add(-s.mine.Load())

@@ -25,8 +25,8 @@ func sealed(t *testing.T, cluster string, n uint32) []byte {
 	return binary.BigEndian.AppendUint32(append(text, encrypted), n)
 }
 
-// A host without the key can open streams and fill them; what of it is in memory is bounded, and a
-// member joins meanwhile.
+// TestStreamsOfStrangersAreBounded: a host without the key opens streams and fills them. Their memory
+// is bounded, and a member joins in the meantime.
 func TestStreamsOfStrangersAreBounded(t *testing.T) {
 	key := [][]byte{bytes.Repeat([]byte("k"), 32)}
 	n1 := start(t, nil, Config{Node: "n1", Keys: key, TTL: time.Minute}) // so long is a stream waited for
@@ -70,15 +70,15 @@ func TestStreamsOfStrangersAreBounded(t *testing.T) {
 	eventually(t, "n2 sees n1", func() bool { return n2.State(n1.instance()) == Alive })
 	close(stop)
 	all.Wait()
-	// A stream is there up to four times while it grows (with -race), and Go lets as much again be garbage, on a busy machine more than
-	// that: it is all of their 1,200 MiB that must not be there.
+	// A stream may be in memory four times while it grows (with -race), and Go may keep as much
+	// garbage again. Only all of the 1,200 MiB must not be there.
 	if got, want := int64(most)-int64(before.HeapAlloc), int64(16*maxStates+16<<20); got > want {
 		t.Errorf("60 streams of 20 MiB: got %d MiB more in memory, want %d at most", got>>20, want>>20)
 	}
 }
 
-// One stream may not have all the room: memberlist gets the beginning of what is too long, and an
-// error.
+// TestStreamOfAStrangerIsBounded: one stream may not use all the room. Memberlist gets the beginning
+// of a stream that is too long, and an error.
 func TestStreamOfAStrangerIsBounded(t *testing.T) {
 	t.Parallel()
 	network := listening(t)
@@ -106,7 +106,7 @@ func TestStreamOfAStrangerIsBounded(t *testing.T) {
 	}
 }
 
-// What no member sends is not passed on.
+// TestLongPacketsAreDropped: packets that no member sends are not passed on.
 func TestLongPacketsAreDropped(t *testing.T) {
 	t.Parallel()
 	network := listening(t)
@@ -125,12 +125,12 @@ func TestLongPacketsAreDropped(t *testing.T) {
 	}
 }
 
-// listening is a transport from which the test alone reads.
+// listening returns a transport from which only the test reads.
 func listening(t *testing.T) *boundTransport {
 	t.Helper()
 	conf := memberlist.DefaultLANConfig()
 	conf.BindAddr, conf.BindPort, conf.LogOutput = "127.0.0.1", 0, &bytes.Buffer{}
-	network, err := listen(conf)
+	network, err := newBoundTransport(conf)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,14 +138,14 @@ func listening(t *testing.T) *boundTransport {
 	return network
 }
 
-// address is where the transport takes packets and streams.
+// address returns the address of the transport.
 func (t *boundTransport) address() string {
 	return net.JoinHostPort("127.0.0.1", strconv.Itoa(t.GetAutoBindPort()))
 }
 
 func key(letter string) []byte { return []byte(strings.Repeat(letter, 16)) }
 
-// TestStrangersStayOut: another key, no key, another cluster.
+// TestStrangersStayOut: processes with another key, without a key or of another cluster do not join.
 func TestStrangersStayOut(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -182,7 +182,8 @@ func TestStrangersStayOut(t *testing.T) {
 	}
 }
 
-// knocking is a process that joins another one again and again, and says so.
+// knocking returns the configuration of a process that joins another process again and again, and
+// counts its tries.
 func knocking(cfg Config, at *process, tries chan<- struct{}) Config {
 	cfg.Node, cfg.TTL = "n2", ttl
 	cfg.Peers = func(context.Context) ([]string, error) {
@@ -195,9 +196,9 @@ func knocking(cfg Config, at *process, tries chan<- struct{}) Config {
 	return cfg
 }
 
-// TestKeyRotation: nodes are restarted one after the other with the new key in the second
-// place, then in the first, then alone. Whatever mixture of keys there is, each node that
-// starts finds the others, and all that it says reaches them.
+// TestKeyRotation: nodes are restarted one by one, with the new key in the second place, then in the
+// first, then alone. Each node that starts finds the others, and they hear its updates, whatever
+// mixture of keys they use.
 func TestKeyRotation(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *network) {

@@ -5,113 +5,68 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-// Metrics are what a node counts while it works.
+// Metrics has the metrics that a node updates while it works.
 type Metrics struct {
-	retried                      *prometheus.CounterVec // for the figures of days; not exported
-	processed, failed            *prometheus.CounterVec
-	redelivered, buried          *prometheus.CounterVec
-	trimmed, expired, hookErrors *prometheus.CounterVec
-	postponed                    *prometheus.CounterVec
-	handler, wait                *histograms
-	processWait                  *histograms
-	owned, shards                *prometheus.GaugeVec
-	fenced                       *prometheus.CounterVec
-	overdue                      *prometheus.CounterVec
-	missed                       *prometheus.CounterVec
-	ownerless                    *prometheus.GaugeVec
-	rules                        *prometheus.GaugeVec
-	unhandled                    *prometheus.GaugeVec
-	ready                        *prometheus.GaugeVec
-	remaining                    atomic.Pointer[func() time.Duration]
+	counters   map[*Metric]*prometheus.CounterVec
+	gauges     map[*Metric]*prometheus.GaugeVec
+	histograms map[*Metric]*histograms
+	retried    *prometheus.CounterVec // for the figures of days; not exported
+	remaining  atomic.Pointer[func() time.Duration]
 
 	// Unreplicated counts claims that no replica had confirmed after 100 ms.
 	Unreplicated prometheus.Counter
 
-	Moves      prometheus.Counter   // shards gained or lost by this node
-	Handover   prometheus.Histogram // seconds from the wish to release a shard to its release
-	Unowned    prometheus.Histogram // seconds from the wish to claim a shard to its claim
-	RaftLeader prometheus.Gauge     // 1 if this node leads the cluster
-	Generation prometheus.Gauge     // Raft index of the applied assignment
+	Moves      prometheus.Counter  // shards gained or lost by this node
+	Handover   prometheus.Observer // seconds from the wish to release a shard to its release
+	Unowned    prometheus.Observer // seconds from the wish to claim a shard to its claim
+	RaftLeader prometheus.Gauge    // 1 if this node leads the cluster
+	Generation prometheus.Gauge    // Raft index of the applied assignment
 
-	RecurringLate prometheus.Gauge // seconds for which the oldest tick of what recurs has been due
+	RecurringLate prometheus.Gauge // seconds that the oldest tick of a recurring job has been due
 }
 
-// New makes the metrics and registers them.
+// New returns the metrics and registers them.
 func New(registry prometheus.Registerer) *Metrics {
-	factory := promauto.With(registry)
-	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
-		return factory.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
-	}
-	gauge := func(name, help string) *prometheus.GaugeVec {
-		return factory.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, []string{"queue"})
-	}
-	rare := func(name, help string) prometheus.Histogram {
-		return factory.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: classicBounds, NativeHistogramBucketFactor: 1.1})
-	}
-	often := func(name, help string) *histograms {
-		all := newHistograms(name, help)
-		registry.MustRegister(all)
-		return all
-	}
 	m := &Metrics{
-		processed:   counter("lowkiq_jobs_processed_total", "Job ids handled and acknowledged.", "queue"),
-		failed:      counter("lowkiq_jobs_failed_total", "Failures of job ids.", "queue"),
-		buried:      counter("lowkiq_jobs_buried_total", "Job ids sent to the morgue by their handlers' failures: out of retries, given up by the handler, or with the process killed too often.", "queue"),
-		expired:     counter("lowkiq_expired_total", "Payloads whose time was over before a handler had them.", "queue"),
-		hookErrors:  counter("lowkiq_hook_errors_total", "Calls of hooks that failed, timed out or panicked.", "queue"),
-		postponed:   counter("lowkiq_jobs_postponed_total", "Job ids put off without a failure: by their handler, by their group, or by a person who holds them or ended their run.", "queue", "reason"),
-		trimmed:     counter("lowkiq_morgue_trimmed_total", "Payloads that the queue's rule for its morgue let this node forget.", "queue"),
-		redelivered: counter("lowkiq_jobs_redelivered_total", "Job ids that were in flight when their shard was claimed, and are handled again.", "queue"),
-		overdue:     counter("lowkiq_handler_overdue_total", "Handler calls that had not returned 30 s after their timeout.", "queue"),
-		fenced:      counter("lowkiq_fenced_total", "Operations that Redis refused because another instance holds the shard.", "op"),
-
+		counters: map[*Metric]*prometheus.CounterVec{}, gauges: map[*Metric]*prometheus.GaugeVec{}, histograms: map[*Metric]*histograms{},
 		retried: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "retried"}, []string{"queue"}),
-
-		missed: counter("lowkiq_recurring_missed_total", "Ticks of what recurs that this node left out, as all nodes were down, or that were refused.", "name"),
-
-		handler:     often("lowkiq_handler_seconds", "Duration of handler calls."),
-		wait:        often("lowkiq_wait_seconds", "Time from a job's due time to its handler, however often it was put off since."),
-		processWait: often("lowkiq_process_wait_seconds", "Time that a batch waits for a free process of its handler, or until its queue's concurrency allows another call."),
-
-		owned:     gauge("lowkiq_shards_owned", "Shards that this node works on."),
-		shards:    gauge("lowkiq_queue_shards", "Shards of the queue, whoever works on them."),
-		rules:     gauge("lowkiq_rules_in_force", "Rules of the queue that were set at run time and are in force on this node, in place of its configuration."),
-		ownerless: gauge("lowkiq_shards_unowned", "Shards that no live node owns, as the leader found; nothing is exported by others."),
-		unhandled: gauge("lowkiq_queue_unhandled", "1 if no live node handles the queue, as the leader found; nothing is exported by others."),
-		ready: gauge("lowkiq_handler_ready",
-			"1 while the queue's handler on this node can work, 0 while its process or endpoint cannot be had; of handlers that know."),
-
-		Unreplicated: factory.NewCounter(prometheus.CounterOpts{Name: "lowkiq_claims_unreplicated_total",
-			Help: "Claims that no replica of Redis had confirmed after 100 ms."}),
-		Moves:      factory.NewCounter(prometheus.CounterOpts{Name: "lowkiq_shard_moves_total", Help: "Shards that this node claimed or released."}),
-		Handover:   rare("lowkiq_handover_seconds", "Time from the wish to release a shard to its release."),
-		Unowned:    rare("lowkiq_unowned_seconds", "Time from the wish to claim a shard to its claim."),
-		RaftLeader: factory.NewGauge(prometheus.GaugeOpts{Name: "lowkiq_raft_leader", Help: "1 if this node leads the cluster."}),
-		Generation: factory.NewGauge(prometheus.GaugeOpts{Name: "lowkiq_generation", Help: "Index of the assignment that this node has applied."}),
-
-		RecurringLate: factory.NewGauge(prometheus.GaugeOpts{Name: "lowkiq_recurring_late_seconds",
-			Help: "For how long the oldest tick of what recurs has been due and not been pushed, as this node saw last."}),
 	}
-	factory.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "lowkiq_lease_remaining_seconds", Help: "Time until this node must stop working unless it renews its lease; 0 without a lease.",
-	}, m.leaseRemaining)
-	// Each operation from the start: increase() does not see the step from no series to 1.
+	for _, of := range table {
+		switch {
+		case of.scraped:
+		case of.Type == TypeCounter:
+			m.counters[of] = prometheus.NewCounterVec(prometheus.CounterOpts{Name: of.Name, Help: of.Help}, of.Labels)
+			registry.MustRegister(m.counters[of])
+		case of.Type == TypeGauge:
+			m.gauges[of] = prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: of.Name, Help: of.Help}, of.Labels)
+			registry.MustRegister(m.gauges[of])
+		default:
+			m.histograms[of] = newHistograms(of)
+			registry.MustRegister(m.histograms[of].vec)
+		}
+	}
+	m.Unreplicated, m.Moves = m.counters[unreplicated].WithLabelValues(), m.counters[shardMoves].WithLabelValues()
+	m.Handover, m.Unowned = m.histograms[handoverSeconds].vec.WithLabelValues(), m.histograms[unownedSeconds].vec.WithLabelValues()
+	m.RaftLeader, m.Generation = m.gauges[raftLeader].WithLabelValues(), m.gauges[generation].WithLabelValues()
+	m.RecurringLate = m.gauges[recurringLate].WithLabelValues()
+	registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: leaseRemaining.Name, Help: leaseRemaining.Help}, m.leaseRemaining))
+	// Each operation has a series from the start, because increase() does not see the step from no
+	// series to 1.
 	for _, op := range []string{"pop", "ack", "nack", "bury", "note", "release"} {
-		m.fenced.WithLabelValues(op)
+		m.counters[fenced].WithLabelValues(op)
 	}
 	return m
 }
 
-// RecurringMissed counts ticks of what recurs that were left out or refused.
+// RecurringMissed counts ticks of recurring jobs that were left out or refused.
 func (m *Metrics) RecurringMissed(name string, n int64) {
-	m.missed.WithLabelValues(name).Add(float64(n))
+	m.counters[recurringMissed].WithLabelValues(name).Add(float64(n))
 }
 
-// LeaseRemaining sets the function that knows how long the node may still work: it is called for
-// every scrape, as the time runs on while nothing is renewed.
+// LeaseRemaining sets the function that returns how long the node may still work. It is called for
+// every scrape, because the time passes even if nothing is renewed.
 func (m *Metrics) LeaseRemaining(ask func() time.Duration) { m.remaining.Store(&ask) }
 
 func (m *Metrics) leaseRemaining() float64 {
@@ -121,80 +76,83 @@ func (m *Metrics) leaseRemaining() float64 {
 	return 0
 }
 
-// Queue are the metrics of one queue, looked up once.
+// Queue has the metrics of a queue.
 type Queue struct {
 	Processed   prometheus.Counter
 	Failed      prometheus.Counter
-	Retried     prometheus.Counter // failures of ids that are to be retried; not exported
+	Retried     prometheus.Counter // failures of ids that will be retried; not exported
 	Buried      prometheus.Counter
 	Trimmed     prometheus.Counter // payloads forgotten by the morgue's rule
-	Expired     prometheus.Counter // payloads whose time was over before a handler had them
+	Expired     prometheus.Counter // payloads that expired before a handler got them
 	Postponed   Postponed
-	HookErrors  prometheus.Counter // calls of hooks that failed
+	HookErrors  prometheus.Counter // failed calls of hooks
 	Redelivered prometheus.Counter
 	Overdue     prometheus.Counter
 	Handler     *Histogram
 	Wait        *Histogram
 	Owned       prometheus.Gauge
 	Shards      prometheus.Gauge
-	Rules       prometheus.Gauge // set at run time
+	Rules       prometheus.Gauge // rules set at run time
 
 	ready       func() prometheus.Gauge
 	processWait func() *Histogram
 }
 
-// Postponed counts ids that were put off without a failure.
+// Postponed counts ids that were postponed without a failure.
 type Postponed struct {
-	Handler prometheus.Counter // its answer was to wait
-	Group   prometheus.Counter // none of their group may begin now
-	Person  prometheus.Counter // somebody holds them, or has ended their run
+	Handler prometheus.Counter // the handler answered to wait
+	Group   prometheus.Counter // their group is at its limit
+	Person  prometheus.Counter // a person holds them or has cancelled their run
 }
 
-// Ready says whether the queue's handler can work. It is exported once it is asked for.
+// Ready returns the gauge of whether the queue's handler can work. It is exported after the first
+// call.
 func (q *Queue) Ready() prometheus.Gauge { return q.ready() }
 
-// ProcessWait counts how long batches wait for a free process of their handler. It is exported
-// once it is asked for.
+// ProcessWait returns the histogram of how long batches wait for a free process of their handler.
+// It is exported after the first call.
 func (q *Queue) ProcessWait() *Histogram { return q.processWait() }
 
 // Queue returns the metrics of a queue.
 func (m *Metrics) Queue(name string) *Queue {
+	counter := func(of *Metric, labels ...string) prometheus.Counter {
+		return m.counters[of].WithLabelValues(append([]string{name}, labels...)...)
+	}
+	gauge := func(of *Metric) prometheus.Gauge { return m.gauges[of].WithLabelValues(name) }
 	return &Queue{
-		Processed: m.processed.WithLabelValues(name), Failed: m.failed.WithLabelValues(name), Retried: m.retried.WithLabelValues(name),
-		Buried: m.buried.WithLabelValues(name), Redelivered: m.redelivered.WithLabelValues(name), Overdue: m.overdue.WithLabelValues(name),
-		Trimmed: m.trimmed.WithLabelValues(name), Expired: m.expired.WithLabelValues(name), HookErrors: m.hookErrors.WithLabelValues(name),
-		Postponed: Postponed{
-			Handler: m.postponed.WithLabelValues(name, "handler"), Group: m.postponed.WithLabelValues(name, "group"), Person: m.postponed.WithLabelValues(name, "person"),
-		},
-		Handler: m.handler.queue(name), Wait: m.wait.queue(name),
-		Owned: m.owned.WithLabelValues(name), Shards: m.shards.WithLabelValues(name), Rules: m.rules.WithLabelValues(name),
-		ready:       func() prometheus.Gauge { return m.ready.WithLabelValues(name) },
-		processWait: func() *Histogram { return m.processWait.queue(name) },
+		Processed: counter(processed), Failed: counter(failed), Retried: m.retried.WithLabelValues(name),
+		Buried: counter(buried), Redelivered: counter(redelivered), Overdue: counter(overdue),
+		Trimmed: counter(trimmed), Expired: counter(expired), HookErrors: counter(hookErrors),
+		Postponed: Postponed{Handler: counter(postponed, "handler"), Group: counter(postponed, "group"), Person: counter(postponed, "person")},
+		Handler:   m.histograms[handlerSeconds].forQueue(name), Wait: m.histograms[waitSeconds].forQueue(name),
+		Owned: gauge(shardsOwned), Shards: gauge(queueShards), Rules: gauge(rulesInForce),
+		ready:       func() prometheus.Gauge { return gauge(handlerReady) },
+		processWait: func() *Histogram { return m.histograms[processWaitSeconds].forQueue(name) },
 	}
 }
 
-// SetUnowned says how many shards of a queue the leader found without an owner, and whether
-// any node handles the queue.
+// SetUnowned sets how many shards of a queue the leader found without an owner, and whether any
+// node handles the queue.
 func (m *Metrics) SetUnowned(queue string, shards int, handled bool) {
-	m.ownerless.WithLabelValues(queue).Set(float64(shards))
+	m.gauges[shardsUnowned].WithLabelValues(queue).Set(float64(shards))
 	unhandled := 1.0
 	if handled {
 		unhandled = 0
 	}
-	m.unhandled.WithLabelValues(queue).Set(unhandled)
+	m.gauges[queueUnhandled].WithLabelValues(queue).Set(unhandled)
 }
 
-// NoUnowned ends what SetUnowned exports: this node does not lead.
+// NoUnowned removes the series of SetUnowned, because this node does not lead.
 func (m *Metrics) NoUnowned() {
-	m.ownerless.Reset()
-	m.unhandled.Reset()
+	m.gauges[shardsUnowned].Reset()
+	m.gauges[queueUnhandled].Reset()
 }
 
-// ForgetQueue ends what SetUnowned exports of one queue: it is not registered any more.
+// ForgetQueue removes the series of SetUnowned for a queue that is no longer registered.
 func (m *Metrics) ForgetQueue(queue string) {
-	m.ownerless.DeleteLabelValues(queue)
-	m.unhandled.DeleteLabelValues(queue)
+	m.gauges[shardsUnowned].DeleteLabelValues(queue)
+	m.gauges[queueUnhandled].DeleteLabelValues(queue)
 }
 
 // Fenced counts an operation that Redis refused: pop, ack, nack, bury, note or release.
-func (m *Metrics) Fenced(op string) { m.fenced.WithLabelValues(op).Inc() }
+func (m *Metrics) Fenced(op string) { m.counters[fenced].WithLabelValues(op).Inc() }

@@ -11,18 +11,20 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/redisdb"
-	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/store/redisdb"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
-// A call gets what the handler answered, also through a retry; calls with equal data get their own.
+// TestCall checks that a call gets the handler's answer, also after a retry, and that calls with equal data get answers of
+// their own.
 func TestCall(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	failed := map[string]bool{} // one shard: one lane
-	rules := QueueConfig{Name: "quotes", Shards: 1, RetryIn: func(int) time.Duration { return time.Millisecond }, Exhausted: queue.Bury, MaxRetryCount: 2}
+	rules := QueueConfig{Name: "quotes", Shards: 1, RetryFunc: func(int) time.Duration { return time.Millisecond }, Rules: rules.Rules{Exhausted: queue.Bury, MaxRetryCount: 2}}
 	n := start(t, Config{Redis: server.URL()}, rules, func(_ context.Context, b *lowkiq.Batch) error {
 		job := b.Jobs[0]
 		switch {
@@ -72,19 +74,35 @@ func TestCall(t *testing.T) {
 	wg.Wait()
 }
 
-// A call whose time is over is pending, and its reply can be had later.
+// overWhen is a context whose deadline is past once a channel is closed.
+type overWhen struct {
+	context.Context
+	over chan struct{}
+}
+
+func (c overWhen) Done() <-chan struct{} { return c.over }
+
+func (c overWhen) Err() error {
+	select {
+	case <-c.over:
+		return context.DeadlineExceeded
+	default:
+		return nil
+	}
+}
+
+// TestCallPending checks that a call whose time is over is pending, and that its reply can be read later.
 func TestCallPending(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	gate := make(chan struct{})
+	gate, begun := make(chan struct{}), make(chan struct{})
 	n := start(t, Config{Redis: server.URL()}, QueueConfig{Name: "quotes", Shards: 1}, func(_ context.Context, b *lowkiq.Batch) error {
+		close(begun)
 		<-gate
 		b.Answer("acme").Result([]byte("42"))
 		return nil
 	}).serving()
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-	defer cancel()
-	got, err := n.Client().Call(ctx, "quotes", lowkiq.Push{ID: "acme"})
+	got, err := n.Client().Call(overWhen{t.Context(), begun}, "quotes", lowkiq.Push{ID: "acme"})
 	if !errors.Is(err, context.DeadlineExceeded) || got.State != lowkiq.ReplyPending || got.Token == "" {
 		t.Fatalf("got %+v, %v, want it pending", got, err)
 	}
@@ -102,11 +120,11 @@ func TestCallPending(t *testing.T) {
 	}
 }
 
-// A counter per id that is the handler's only effect is exact.
+// TestState checks a counter for each id that is the handler's only effect. It must be exact.
 func TestState(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	rules := QueueConfig{Name: "counters", Shards: 2, State: time.Hour, BatchSize: 3}
+	rules := QueueConfig{Name: "counters", Shards: 2, Rules: rules.Rules{State: time.Hour, BatchSize: 3}}
 	n := start(t, Config{Redis: server.URL()}, rules, func(_ context.Context, b *lowkiq.Batch) error {
 		for _, job := range b.Jobs {
 			count, _ := strconv.Atoi(string(job.State))
@@ -139,11 +157,12 @@ func TestState(t *testing.T) {
 	}
 }
 
-// A state without the rule, one about a stranger and what is too long are failures that say why.
+// TestAnswersThatAreRefused checks that a state without the rule, a state for an id outside the batch and a state that is too
+// long are failures with the reason.
 func TestAnswersThatAreRefused(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	rules := QueueConfig{Name: "quotes", Shards: 1, MaxRetryCount: -1, Exhausted: queue.Bury}
+	rules := QueueConfig{Name: "quotes", Shards: 1, Rules: rules.Rules{MaxRetryCount: -1, Exhausted: queue.Bury}}
 	n := start(t, Config{Redis: server.URL()}, rules, func(_ context.Context, b *lowkiq.Batch) error {
 		switch id := b.Jobs[0].ID; id {
 		case "state":
@@ -169,7 +188,7 @@ func TestAnswersThatAreRefused(t *testing.T) {
 	}
 }
 
-// Results and states are stored by the queue's codec, as its payloads are.
+// TestAnswersAreEncoded checks that results and states are stored with the queue's codec, like its payloads.
 func TestAnswersAreEncoded(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -179,7 +198,7 @@ func TestAnswersAreEncoded(t *testing.T) {
 		Encode: func(p []byte) ([]byte, error) { return text.AppendEncode(nil, p), nil },
 		Decode: func(p []byte) ([]byte, error) { return text.AppendDecode(nil, p) },
 	}
-	rules := QueueConfig{Name: "quotes", Shards: 1, State: time.Hour, Push: queue.PushRules{Codec: codec}}
+	rules := QueueConfig{Name: "quotes", Shards: 1, Rules: rules.Rules{State: time.Hour}, Codec: codec}
 	n := start(t, Config{Redis: server.URL()}, rules, func(_ context.Context, b *lowkiq.Batch) error {
 		b.Answer("acme").State([]byte("secret state")).Result(append([]byte("secret, before: "), b.Jobs[0].State...))
 		return nil
@@ -205,14 +224,14 @@ func TestAnswersAreEncoded(t *testing.T) {
 	}
 }
 
-// What a handler notes is shown while it has the job, its state is kept whatever becomes of the job, and
-// nothing is left of the progress.
+// TestNote checks that notes of a handler are shown while it has the job. A state in a note is kept, however the job ends. The
+// progress is deleted.
 func TestNote(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	noted, seen := make(chan error), make(chan struct{})
 	late := make(chan *lowkiq.Batch, 1)
-	rules := QueueConfig{Name: "files", Shards: 1, State: time.Hour, RetryIn: func(int) time.Duration { return time.Millisecond }}
+	rules := QueueConfig{Name: "files", Shards: 1, Rules: rules.Rules{State: time.Hour}, RetryFunc: func(int) time.Duration { return time.Millisecond }}
 	n := start(t, Config{Redis: server.URL()}, rules, func(ctx context.Context, b *lowkiq.Batch) error {
 		if string(b.Jobs[0].State) == "page 12" {
 			late <- b
@@ -261,13 +280,13 @@ func TestNote(t *testing.T) {
 	}
 }
 
-// A state of zero bytes is a state, also where a codec makes nil of it: it is not deleted.
+// TestEmptyState checks that a state of zero bytes is not deleted, even if a codec makes nil of it.
 func TestEmptyState(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	same := func(p []byte) ([]byte, error) { return append([]byte(nil), p...), nil }
 	for name, codec := range map[string]queue.Codec{"plain": {}, "coded": {Name: "same", Encode: same, Decode: same}} {
-		rules := QueueConfig{Name: name, Shards: 1, State: time.Hour, Push: queue.PushRules{Codec: codec}}
+		rules := QueueConfig{Name: name, Shards: 1, Rules: rules.Rules{State: time.Hour}, Codec: codec}
 		n := start(t, Config{Redis: server.URL(), Name: name}, rules, func(_ context.Context, b *lowkiq.Batch) error {
 			state := b.Jobs[0].State
 			b.Answer("acme").State([]byte{}).Result(fmt.Appendf(nil, "%t %d", state != nil, len(state)))

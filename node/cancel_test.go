@@ -7,20 +7,20 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/queue/rules"
 	"github.com/lowkiq/lowkiq/status"
 )
 
-// TestCancel: whoever asks the owner of its shard ends the run of an id; its payloads become what was asked for, and callers learn it.
+// TestCancel cancels the run of an id at the owner of its shard. The payloads become what was asked for, and callers learn it.
 func TestCancel(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t)
 	p := open(t, srv.URL(), 1)
 	began := make(chan string, 10)
-	run := start(t, Config{Redis: srv.URL()}, QueueConfig{Shards: 1, Journal: Journal{Runs: JournalAll}}, func(ctx context.Context, b *lowkiq.Batch) error {
+	run := start(t, Config{Redis: srv.URL()}, QueueConfig{Shards: 1, Rules: rules.Rules{Journal: rules.Journal{Runs: rules.JournalAll}}}, func(ctx context.Context, b *lowkiq.Batch) error {
 		began <- b.Jobs[0].ID
 		<-ctx.Done()
 		return context.Cause(ctx)

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/identity"
-	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/process/identity"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 	"github.com/lowkiq/lowkiq/queue/changes"
 	"github.com/lowkiq/lowkiq/status"
 )
@@ -46,12 +46,13 @@ func awaitSpread(t *testing.T, want []int, members ...*running) {
 	await(t, fmt.Sprintf("a spread of %v", want), func() bool { got = spread(members...); return slices.Equal(got, want) })
 }
 
-// A node that is alone serves at once; shards follow joins, drains and departures.
+// TestCluster checks that a node that is alone serves at once, and that shards follow joins, drains and departures.
 func TestCluster(t *testing.T) {
 	t.Parallel()
 	url := redistest.Start(t).URL()
 	n1 := startMember(t, Config{Name: "n1", Redis: url}, 40)
 	awaitSpread(t, []int{40}, n1)
+	await(t, "n1 leads", func() bool { return n1.cluster.Load() != nil && n1.isLeader() })
 	n2, n3 := startMember(t, Config{Name: "n2", Redis: url}, 40), startMember(t, Config{Name: "n3", Redis: url}, 40)
 	awaitSpread(t, []int{13, 13, 14}, n1, n2, n3)
 	for _, m := range []*running{n1, n2, n3} {
@@ -73,7 +74,7 @@ func TestCluster(t *testing.T) {
 	if n2.Ready() == nil {
 		t.Error("a drained node says that it is ready")
 	}
-	n2.drain(false)
+	n2.setDrained(false)
 	awaitSpread(t, []int{13, 13, 14}, n1, n2, n3)
 	n1.stop()
 	awaitSpread(t, []int{20, 20}, n2, n3)
@@ -108,7 +109,7 @@ func states(t *testing.T, m *running) map[status.ShardState]int {
 	return counts
 }
 
-// Two processes of one name: the newer works, the older stands by and says why.
+// TestClusterNameTaken starts two processes with a name. The newer process works, and the older process stands by and says why.
 func TestClusterNameTaken(t *testing.T) {
 	t.Parallel()
 	url := redistest.Start(t).URL()
@@ -119,13 +120,13 @@ func TestClusterNameTaken(t *testing.T) {
 	await(t, "the older process is not ready", func() bool { return older.Ready() != nil })
 }
 
-// TestLeaseOfTheDead: a lease ends as soon as its process is proven to exist no more, whether or not it owned a shard: what it held by
-// it is free then. One of which nothing is proven keeps its lease.
+// TestLeaseOfTheDead checks that a lease ends as soon as its process is proven to exist no more, even if it owned no shard, so
+// that its permits are free. The lease of a process without such a proof stays.
 func TestLeaseOfTheDead(t *testing.T) {
 	t.Parallel()
 	url := redistest.Start(t).URL()
 	p := open(t, url, 4)
-	dead := identity.This()
+	dead := identity.ThisProcess()
 	dead.PID = 1 << 30
 	unknown := dead
 	unknown.Host = "another"

@@ -12,22 +12,22 @@ import (
 	"testing"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/journal"
-	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/store/journal"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/queue/rules"
 	"github.com/lowkiq/lowkiq/web"
 )
 
-// What is pushed through a node, by its client or its API, obeys the queue's rules: it is stored
-// encoded, handled decoded, and bounded by the same limits.
+// TestPushThroughNodeObeysRules checks that pushes through a node, by its client or its API, follow the queue's rules. They are
+// stored encoded, handled decoded, and have the same limits.
 func TestPushThroughNodeObeysRules(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	got := make(chan string, 10)
 	text := base64.StdEncoding
-	rules := queue.PushRules{PayloadBytes: 20, Codec: queue.Codec{
+	pushed := queue.PushRules{Push: rules.Push{PayloadBytes: 20}, Codec: queue.Codec{
 		Name:   "base64",
 		Encode: func(p []byte) ([]byte, error) { return text.AppendEncode(nil, p), nil },
 		Decode: func(p []byte) ([]byte, error) { return text.AppendDecode(nil, p) },
@@ -39,7 +39,7 @@ func TestPushThroughNodeObeysRules(t *testing.T) {
 			}
 			return nil
 		}
-		return errors.Join(n.Handle(QueueConfig{Name: "orders", Shards: 1, Push: rules}, lowkiq.HandlerFunc(handle)), web.Serve(n, web.Config{}))
+		return errors.Join(n.Handle(QueueConfig{Name: "orders", Shards: 1, Codec: pushed.Codec, Rules: rules.Rules{Push: pushed.Push}}, lowkiq.HandlerFunc(handle)), web.Serve(n, web.Config{}))
 	}).serving()
 	const secret = `"4711"`
 	if err := n.Client().Registry().Pause(t.Context(), "orders"); err != nil {
@@ -88,7 +88,7 @@ func TestPushThroughNodeObeysRules(t *testing.T) {
 	}
 }
 
-// A queue that is registered keeps its shards where the node's rules name no count.
+// TestShardsAsRegistered checks that a registered queue keeps its shards if the node's rules name no number.
 func TestShardsAsRegistered(t *testing.T) {
 	t.Parallel()
 	for registered, want := range map[int]int{0: 16, 32: 32} {
@@ -109,7 +109,7 @@ func TestShardsAsRegistered(t *testing.T) {
 			t.Errorf("registered with %d: got %d shards, want %d", registered, shards, want)
 		}
 		on := n.queues.handled["orders"]
-		if kept := on.rulesNow().Journal.perShard(want).Keep; kept != journal.Default.Keep {
+		if kept := on.rulesNow().Journal.PerShard(want).Keep; kept != journal.Default.Keep {
 			t.Errorf("registered with %d: a shard keeps %d failures, want %d", registered, kept, journal.Default.Keep)
 		}
 		if got := n.Rules("orders")["shards"]; got.Value != want || got.From != rules.Registry {
@@ -131,13 +131,13 @@ func TestHalfACodec(t *testing.T) {
 	for want, push := range map[string]queue.PushRules{
 		"does not decode": {Codec: queue.Codec{Name: "same", Encode: same}},
 		"does not encode": {Codec: queue.Codec{Name: "same", Decode: same}},
-		"payload limits":  {Payloads: -1},
+		"max_id_payloads": {Push: rules.Push{Payloads: -1}},
 	} {
 		n, err := New(Config{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = n.Handle(QueueConfig{Name: "orders", Push: push}, lowkiq.HandlerFunc(func(context.Context, *lowkiq.Batch) error { return nil }))
+		err = n.Handle(QueueConfig{Name: "orders", Codec: push.Codec, Rules: rules.Rules{Push: push.Push}}, lowkiq.HandlerFunc(func(context.Context, *lowkiq.Batch) error { return nil }))
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want an error that says %q", err, want)
 		}
@@ -165,12 +165,13 @@ func TestMiddlewaresAndDecode(t *testing.T) {
 	defer n.Close()
 	var trail []string
 	err = n.Handle(QueueConfig{
-		Name: "orders", Middlewares: []Middleware{stamp("outer", &trail), stamp("inner", &trail)},
-		Push: queue.PushRules{Codec: queue.Codec{
+		Name:        "orders",
+		Middlewares: []Middleware{stamp("outer", &trail), stamp("inner", &trail)},
+		Codec: queue.Codec{
 			Name:   "bare",
 			Encode: func(p []byte) ([]byte, error) { return bytes.TrimPrefix(p, []byte("plain ")), nil },
 			Decode: func(p []byte) ([]byte, error) { return append([]byte("plain "), p...), nil },
-		}},
+		},
 	}, lowkiq.HandlerFunc(func(_ context.Context, b *lowkiq.Batch) error {
 		trail = append(trail, "handler sees "+string(b.Jobs[0].Payloads[0].Data))
 		return nil

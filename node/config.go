@@ -10,16 +10,15 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
-	"slices"
-	"strings"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/hosts"
-	"github.com/lowkiq/lowkiq/internal/logbuf"
+	"github.com/lowkiq/lowkiq/internal/network/hosts"
+	"github.com/lowkiq/lowkiq/internal/process/logbuf"
 	"github.com/lowkiq/lowkiq/node/internal/cluster"
 	"github.com/lowkiq/lowkiq/node/internal/lease"
 	"github.com/lowkiq/lowkiq/node/internal/runner"
@@ -34,158 +33,113 @@ type Config struct {
 	// Name is the node's stable name. Default: the host's; if a live node has it, <host>-2, -3, …
 	Name    string
 	Redis   string // see queue.Config.Redis
-	Cluster string // nodes of one cluster share it. Default "default"
+	Cluster string // shared by the nodes of a cluster. Default "default"
 
-	// Concurrency bounds the handler calls of the node. Default GOMAXPROCS x 4.
+	// Concurrency is the maximum number of handler calls of the node at once. Default GOMAXPROCS x 4.
 	Concurrency int
-	// TTL of the lease, 3 s to 120 s. Default 6 s. Renewal every TTL/6; handlers are cancelled 0.7
-	// TTL after the last good renewal, or when a shard is found to be another node's; one that
-	// still runs 0.2 TTL later leads to OnOverrun. After a crash without witnesses, shards stand
-	// still for a TTL.
+	// TTL is the time to live of the lease, 3 s to 120 s. Default 6 s. The node renews the lease every TTL/6.
+	// It cancels handlers 0.7 TTL after the last good renewal, or when it finds that another node has their
+	// shard. A handler that still runs 0.2 TTL later leads to OnOverrun. After a crash that no other process
+	// of the host can prove, other nodes wait for a TTL before they claim the node's shards.
 	TTL time.Duration
-	// PollInterval is how often a busy shard, or one without a confirmed subscription,
-	// is looked at. Default 1 s; idle shards are polled less and less, down to every 60 s.
+	// PollInterval is the time between two polls of a busy shard, or of a shard without a confirmed
+	// subscription. Default 1 s. The time between polls of idle shards grows up to 60 s.
 	PollInterval time.Duration
-	// ShutdownTimeout is the patience with handlers at shutdown. Default [DefaultShutdownTimeout].
+	// ShutdownTimeout is the time that handlers have at shutdown. Default [DefaultShutdownTimeout].
 	ShutdownTimeout time.Duration
-	// RedisTLS overrides the TLS settings of a rediss:// URL. Default: the system's
-	// authorities, no client certificate.
+	// RedisTLS overrides the TLS settings of a rediss:// URL. Default: the authorities of the system, no client certificate.
 	RedisTLS *tls.Config
 	// AllowEviction accepts a Redis that may evict keys.
 	AllowEviction bool
 
-	// Bind is the host:port of gossip (TCP and UDP); Raft listens one port above. Empty:
-	// the node takes no part in a cluster and works on every shard of its queues; a
-	// second such node stands by.
+	// Bind is the host:port of gossip (TCP and UDP). Raft listens one port above. If it is empty, the node
+	// takes no part in a cluster and works on every shard of its queues. A second such node stands by.
 	Bind string
-	// Advertise is the host at which other nodes reach this one. Default: Bind's; of a node
-	// that listens at all addresses, the first private one of the host.
+	// Advertise is the host where other nodes reach this node. Default: the host of Bind, or the first
+	// private address of the host if the node listens at all addresses.
 	Advertise string
-	// Join names any nodes of the cluster. Without, peers are found by their leases.
+	// Join names any nodes of the cluster. If it is empty, the node finds its peers by their leases.
 	Join []string
 	// Weight is the node's share of shards relative to the others. Default 1.
 	Weight int
-	// GossipKeys encrypt the gossip (AES, 16, 24 or 32 bytes); the first one encrypts, all
-	// decrypt. Required to gossip beyond loopback, unless Insecure.
+	// GossipKeys encrypt the gossip (AES, 16, 24 or 32 bytes). The first key encrypts, and all keys decrypt.
+	// Required to gossip beyond loopback, unless Insecure.
 	GossipKeys [][]byte
 
-	// TLS is Raft's. Required to bind beyond loopback, unless Insecure.
+	// TLS secures Raft. Required to bind beyond loopback, unless Insecure.
 	TLS      TLS
-	Insecure bool // accept to be reachable from other hosts without GossipKeys or TLS
+	Insecure bool // allows connections from other hosts without GossipKeys or TLS
 
-	// Recurring is what recurs by this node's file, by name: the cluster's leader pushes it, a node without
-	// one itself. Of nodes that have different entries of a name those of the one that began last hold.
+	// Recurring has the recurring entries of this node's file by name. The leader of the cluster pushes their
+	// jobs, or the node itself if it is in no cluster. If nodes have different entries of a name, the entry
+	// of the node that started last is in force.
 	Recurring map[string]recurring.Spec
 
-	overtime  time.Duration // how long Run may take beyond ShutdownTimeout. Default 4 s
-	trimEvery time.Duration // how often morgues are kept within their bounds. Default 15 s
-	fewNodes  int           // with no more, each looks at all leases. Default 16; negative = none
+	overtime  time.Duration // time that Run may take beyond ShutdownTimeout. Default 4 s
+	trimEvery time.Duration // time between two trims of morgues. Default 15 s
+	fewNodes  int           // maximum number of nodes in a cluster whose nodes all read all leases. Default 16; negative = none
 
-	now func() time.Duration // lease.SinceBoot, but for tests
-	// hung ends the process; exitToRestart, but for tests.
+	now func() time.Duration // lease.SinceBoot, except in tests
+	// hung ends the process. It is exitToRestart, except in tests.
 	hung func(why string)
 
 	Version  string               // shown in the lease and by status
-	Registry *prometheus.Registry // default: a new one, with the collectors of Go and the process
+	Registry *prometheus.Registry // default: a new registry, with the collectors of Go and the process
 
-	// Log is where the node logs; default: slog.Default(). Nothing waits for it: lines go through a bounded buffer, and
-	// what does not fit while the handler blocks is dropped and counted.
+	// Log is the node's logger. Default: slog.Default(). Nothing waits for it. Lines go through a bounded
+	// buffer, and lines that do not fit while the logger blocks are dropped and counted.
 	Log *slog.Logger
 
-	// FormatError makes the text kept with a failed job. Default: err.Error(); that of a panic has
-	// its stack.
+	// FormatError returns the text that is kept with a failed job. Default: err.Error(). The text of a panic has its stack.
 	FormatError func(error) string
-	// OnStart is called before the first claim; an error ends Run.
+	// OnStart is called before the first claim. An error ends Run.
 	OnStart func() error
-	// OnOverrun is called when a handler ignores its cancelled context for so long that
-	// another node may get, or has, its shard, and when Run has not returned 4 s after ShutdownTimeout,
-	// whatever hangs. Default: log all stacks, exit with status 75. It must not return with the
-	// handler still running.
+	// OnOverrun is called when a handler ignores its cancelled context for so long that another node may get its shard, or has
+	// it. It is also called when Run has not returned 4 s after ShutdownTimeout, for any reason. Default: log all stacks and
+	// exit with status 75. OnOverrun must not return while the handler runs.
 	OnOverrun func(stacks []byte)
 }
 
-// QueueConfig are the rules for the jobs of a queue on this node.
+// QueueConfig has the rules for the jobs of a queue on this node.
 type QueueConfig struct {
 	Name   string
 	Shards int // default: as registered, 16 for a new queue; fixed once the queue is registered
 
-	BatchSize int // ids per handler call. Default 1
-	// Concurrency bounds the handler calls of the queue on this node at once. Default:
-	// Config.Concurrency, or the processes of its handler.
-	Concurrency int
-	// Limit bounds what the whole cluster does for the queue: calls at once, and ids handed to handlers in a time.
-	Limit rules.Limit
-	// Groups bound the same for ids that begin alike, and let handlers hold these back ([lowkiq.Limit]).
-	Groups           rules.Groups
-	ShardConcurrency int           // batches of different ids of a shard at once. Default 1
-	Prefetch         int           // most ids popped at once. Default 100
-	HandlerTimeout   time.Duration // default 30 m; negative = none
-	MaxRetryCount    int           // default 25; negative = none
-	// MaxCrashes is after how many crashes of its own a job is buried. Default 3, at least 2;
-	// negative = never. One crash proves nothing: jobs of several shards may have been at work.
-	MaxCrashes int
-	Exhausted  queue.Policy // default queue.Skip
-	// State lets handlers keep a state per id (lowkiq.Answer.State), for so long after it was last
-	// written. 0: none; negative: for ever.
-	State time.Duration
-	// Journal says of which runs a line is kept. Default: of the last that failed.
-	Journal Journal
-	// Morgue says how much of what was buried is kept, and for how long. Default: all of it, until a person acts.
-	Morgue Morgue
-	// Expire says for how long after it is due a payload is of use, and what becomes of it then. Default: for ever. The
-	// header expires of a payload wins.
-	Expire rules.Expire
-	// StuckAfter ends a handler call about which nothing was noted for so long (lowkiq.Batch.Note), with
-	// lowkiq.ErrStuck: a failure. 0 or less: never.
-	StuckAfter time.Duration
-	// RetryIn is the delay before the next attempt; count is how often the id has failed in a row, less one: 0 after its first
-	// failure. Default: Lowkiq's count^4 + 15 + rand(30) * (count+1) seconds.
-	RetryIn func(count int) time.Duration
-	// Scheduler says which shard's batch goes next when the node is at its concurrency:
-	// Lag (oldest due job first, default) or Seq (in turn).
-	Scheduler Scheduler
-	// Priority, 0 to rules.MaxPriority, has the jobs of the queue count as due rules.HeadStart earlier per level, where
-	// queues wait for the node's slots. It needs Lag.
-	Priority int
-	// Middlewares wrap the handler, the first one outermost.
+	// Rules are the rules that a configuration file can also set. docs/configuration.md lists them. They have the same
+	// bounds as in the file, so that people can see and change the rules of programs, too. For example, StuckAfter must
+	// not be negative, and a Rate is per second, minute or hour.
+	rules.Rules
+	// RetryFunc returns the delay before the next attempt. It takes the place of the rule retry_in. count is
+	// the number of failures of the id in a row minus 1, so it is 0 after the first failure.
+	RetryFunc func(count int) time.Duration
+	// Middlewares wrap the handler. The first middleware is the outermost.
 	Middlewares []Middleware
-	// Sources says where the values of keys come from, as in "orders.yaml, line 3", for people who look at the rules;
-	// by key of the configuration file. RetryInShown is what they see of RetryIn.
-	Sources      map[string]string
-	RetryInShown any
-	// Push holds for the queue's payloads, whoever pushes them: what the node takes by its
-	// API and by Client obeys it, and the handler gets what its codec decodes.
-	Push queue.PushRules
-	// OnExhausted is told of jobs that are out of retries, OnBuried of what went to the morgue, OnRecovered of what was in
-	// flight when a shard's last owner died. What people do by the API or the command line is no concern of theirs.
+	// Sources has the origin of rules by key, such as "orders.yaml, line 3". It is shown to people.
+	Sources map[string]string
+	// Codec and PushMiddlewares apply to payloads that are pushed through the node's API or its Client. The
+	// handler gets decoded payloads. See [queue.PushRules].
+	Codec           queue.Codec
+	PushMiddlewares []queue.Middleware
+	// OnExhausted gets jobs that are out of retries. OnBuried gets jobs that went to the morgue. OnRecovered gets the number of
+	// jobs that were in flight when a shard's last owner died. Actions of people, by the API or by commands, call no hook.
 	OnExhausted, OnBuried, OnRecovered lowkiq.Hook
 
-	held    *rules.Held // at run time: ids that no handler gets
-	tracked []string    // at run time: ids whose runs the journal keeps, whatever Journal says
+	held *rules.Held // the ids of the rule holds
 }
 
 // Middleware wraps a handler.
 type Middleware func(lowkiq.Handler) lowkiq.Handler
 
-// Scheduler orders the shards that wait for one of the node's handler slots.
-type Scheduler string
-
-// The schedulers.
-const (
-	Lag Scheduler = "lag" // the shard with the oldest due job first
-	Seq Scheduler = "seq" // the shard that waits longest first
-)
-
 func (cfg Config) withDefaults() (Config, error) {
 	if cfg.Name == "" {
 		host, err := os.Hostname()
 		if err != nil {
-			return cfg, fmt.Errorf("node name: %w; configure one", err)
+			return cfg, fmt.Errorf("node name: %w; configure a name", err)
 		}
 		cfg.Name = host
 	}
 	cfg.Cluster = cmp.Or(cfg.Cluster, "default")
-	cfg.fewNodes = cmp.Or(cfg.fewNodes, cluster.DefaultFewNodes)
+	cfg.fewNodes = cmp.Or(cfg.fewNodes, cluster.DefaultMaxNodesReadingAll)
 	cfg.Concurrency = cmp.Or(cfg.Concurrency, runtime.GOMAXPROCS(0)*4)
 	cfg.TTL = cmp.Or(cfg.TTL, 6*time.Second)
 	cfg.trimEvery = cmp.Or(cfg.trimEvery, 15*time.Second)
@@ -203,32 +157,42 @@ func (cfg Config) withDefaults() (Config, error) {
 	if cfg.FormatError == nil {
 		cfg.FormatError = error.Error
 	}
-	if cfg.OnOverrun == nil {
-		cfg.OnOverrun = func(stacks []byte) { exitToRestart(cfg.Log, "a handler or the stop hangs", stacks) }
+	var once sync.Once // a handler and the shutdown may both overrun
+	if overrun := cfg.OnOverrun; overrun != nil {
+		cfg.OnOverrun = func(stacks []byte) {
+			once.Do(func() {
+				logbuf.Flush(cfg.Log, logFlushTime) // the log has the reason
+				overrun(stacks)
+			})
+		}
+	} else {
+		cfg.OnOverrun = func(stacks []byte) {
+			once.Do(func() { exitToRestart(cfg.Log, "a handler or the shutdown did not end in time", stacks) })
+		}
 	}
 	if cfg.hung == nil {
-		cfg.hung = func(why string) { exitToRestart(cfg.Log, why, runner.Stacks()) }
+		cfg.hung = func(why string) { exitToRestart(cfg.Log, why, runner.AllStacks()) }
 	}
 	return cfg, cfg.Validate()
 }
 
 // exitToRestart ends the process with a status that asks for a restart. It is the default of [Config].OnOverrun.
 func exitToRestart(log *slog.Logger, why string, stacks []byte) {
-	const tempFail = 75                                     // EX_TEMPFAIL
-	time.AfterFunc(lastWords, func() { os.Exit(tempFail) }) // the log may hang
+	const tempFail = 75                                        // EX_TEMPFAIL
+	time.AfterFunc(logFlushTime, func() { os.Exit(tempFail) }) // the log may hang
 	log.Error(why+": exiting with status 75", "stacks", string(stacks))
-	logbuf.Flush(log, lastWords)
+	logbuf.Flush(log, logFlushTime)
 	os.Exit(tempFail)
 }
 
-// lastWords is how long a process that ends itself may take to write its log: another node may soon have what a
-// handler still works on.
-const lastWords = 100 * time.Millisecond
+// logFlushTime is the time that a process has to write its log before it ends itself. The time is short, because another
+// node may soon have the shards of handlers that still run.
+const logFlushTime = 100 * time.Millisecond
 
 // DefaultShutdownTimeout is the default of [Config].ShutdownTimeout.
 const DefaultShutdownTimeout = 25 * time.Second
 
-// Validate says what is wrong with the configuration.
+// Validate returns all faults of the configuration, joined, or nil.
 func (cfg Config) Validate() error {
 	var errs []error
 	check := func(bad bool, format string, args ...any) {
@@ -239,28 +203,28 @@ func (cfg Config) Validate() error {
 	if cfg.Name != "" {
 		errs = append(errs, queue.CheckName("node", cfg.Name))
 	}
-	check(cfg.Concurrency < 0, "concurrency is %d, want at least 1", cfg.Concurrency)
-	check(cfg.TTL != 0 && (cfg.TTL < 3*time.Second || cfg.TTL > 2*time.Minute), "ttl is %s, want 3s to 2m", cfg.TTL)
-	check(cfg.PollInterval < 0, "poll_interval is %s, want more than 0", cfg.PollInterval)
-	check(cfg.ShutdownTimeout < 0, "shutdown_timeout is %s, want more than 0", cfg.ShutdownTimeout)
+	check(cfg.Concurrency < 0, "concurrency is %d, must be at least 1", cfg.Concurrency)
+	check(cfg.TTL != 0 && (cfg.TTL < 3*time.Second || cfg.TTL > 2*time.Minute), "ttl is %s, must be 3s to 2m", cfg.TTL)
+	check(cfg.PollInterval < 0, "poll_interval is %s, must be more than 0", cfg.PollInterval)
+	check(cfg.ShutdownTimeout < 0, "shutdown_timeout is %s, must be more than 0", cfg.ShutdownTimeout)
 	errs = append(errs, checkAdvertise(cfg.Advertise), checkRecurring(cfg.Recurring))
 	if err := cfg.TLS.Validate(); err != nil {
 		errs = append(errs, fmt.Errorf("tls: %w", err))
 	}
 	if !cfg.Insecure {
-		errs = append(errs, cfg.exposed()...)
+		errs = append(errs, cfg.findExposures()...)
 	}
 	return errors.Join(append(errs, cfg.validateCluster()...)...)
 }
 
-// validateCluster looks at the fields that matter with Bind.
+// validateCluster returns the faults of the fields for clusters.
 func (cfg Config) validateCluster() (errs []error) {
 	if cfg.Weight < 0 || cfg.Weight > plan.MaxWeight {
-		errs = append(errs, fmt.Errorf("weight is %d, want 1 to %d", cfg.Weight, plan.MaxWeight))
+		errs = append(errs, fmt.Errorf("weight is %d, must be 1 to %d", cfg.Weight, plan.MaxWeight))
 	}
 	for i, key := range cfg.GossipKeys {
 		if len(key) != 16 && len(key) != 24 && len(key) != 32 {
-			errs = append(errs, fmt.Errorf("gossip key %d has %d bytes, want 16, 24 or 32", i+1, len(key)))
+			errs = append(errs, fmt.Errorf("gossip key %d has %d bytes, must be 16, 24 or 32", i+1, len(key)))
 		}
 	}
 	if cfg.Bind == "" {
@@ -271,94 +235,52 @@ func (cfg Config) validateCluster() (errs []error) {
 	}
 	for _, seed := range cfg.Join {
 		if _, _, err := net.SplitHostPort(seed); err != nil {
-			errs = append(errs, fmt.Errorf("join %q: want host:port", seed))
+			errs = append(errs, fmt.Errorf("join %q: must be host:port", seed))
 		}
 	}
 	return errs
 }
 
-// reachable fills in Advertise where the node listens at all addresses, of which others
-// can use only one.
-func (cfg Config) reachable() (Config, error) {
-	if cfg.Advertise != "" || !hosts.Everywhere(cfg.Bind) {
+// withAdvertise sets Advertise if it is empty and the node listens at all addresses, because other nodes need a single address.
+func (cfg Config) withAdvertise() (Config, error) {
+	if cfg.Advertise != "" || !hosts.IsEverywhere(cfg.Bind) {
 		return cfg, nil
 	}
 	var err error
-	if cfg.Advertise, err = hosts.Outward(); err != nil {
-		return cfg, fmt.Errorf("address for the other nodes: %w; configure advertise", err)
+	if cfg.Advertise, err = hosts.OutwardAddress(); err != nil {
+		return cfg, fmt.Errorf("find an address for other nodes: %w; configure advertise", err)
 	}
 	return cfg, nil
 }
 
-// checkAdvertise says what is wrong with the host that others are told.
+// checkAdvertise returns an error if host is not a valid value of Advertise.
 func checkAdvertise(host string) error {
 	if _, err := netip.ParseAddr(host); err == nil || host == "" || hosts.Name.MatchString(host) {
 		return nil
 	}
-	return fmt.Errorf("advertise %.60q (%d bytes): want a host name of at most 253 bytes or an IP address, without port and brackets", host, len(host))
+	return fmt.Errorf("advertise %.60q (%d bytes): must be a host name of at most 253 bytes or an IP address, without port and brackets", host, len(host))
 }
 
 // WithDefaults returns the rules with the default of each field that is zero.
 func (cfg QueueConfig) WithDefaults() QueueConfig {
 	cfg.Shards = cmp.Or(cfg.Shards, 16)
-	cfg.BatchSize = cmp.Or(cfg.BatchSize, 1)
-	cfg.ShardConcurrency = cmp.Or(cfg.ShardConcurrency, 1)
-	cfg.Prefetch = cmp.Or(cfg.Prefetch, 100)
-	cfg.HandlerTimeout = cmp.Or(cfg.HandlerTimeout, 30*time.Minute)
-	cfg.MaxRetryCount = cmp.Or(cfg.MaxRetryCount, 25)
-	cfg.MaxCrashes = cmp.Or(cfg.MaxCrashes, 3)
-	cfg.Limit, cfg.Groups = cfg.Limit.WithDefaults(), cfg.Groups.WithDefaults()
-	cfg.Exhausted = cmp.Or(cfg.Exhausted, queue.Skip)
-	cfg.Scheduler = cmp.Or(cfg.Scheduler, Lag)
-	cfg.Journal = cfg.Journal.withDefaults(cfg.Shards)
-	if cfg.RetryIn == nil {
-		cfg.RetryIn = runner.DefaultRetryIn
-	}
+	cfg.Rules = cfg.Rules.WithDefaults(cfg.Shards)
 	return cfg
 }
 
-// Validate says what is wrong with the rules of a queue.
+// Validate returns all faults of the rules of a queue, joined, or nil.
 func (cfg QueueConfig) Validate() error {
-	cfg = cfg.WithDefaults()
-	errs := []error{queue.CheckQueue(lowkiq.Queue{Name: cfg.Name, Shards: cfg.Shards})}
-	between := func(field string, v, low, high int) {
-		if v < low || v > high {
-			errs = append(errs, fmt.Errorf("queue %q: %s is %d, want %d to %d", cfg.Name, field, v, low, high))
-		}
+	err := queue.CheckQueue(lowkiq.Queue{Name: cfg.Name, Shards: cmp.Or(cfg.Shards, 16)})
+	if wrong := cfg.Rules.Check(); wrong != nil {
+		err = errors.Join(err, fmt.Errorf("queue %q: %w", cfg.Name, wrong))
 	}
-	between("batch_size", cfg.BatchSize, 1, 1000)
-	between("shard_concurrency", cfg.ShardConcurrency, 1, 1000)
-	between("concurrency", cfg.Concurrency, 0, 100_000)
-	between("prefetch", cfg.Prefetch, 1, 1000)
-	between("priority", cfg.Priority, 0, rules.MaxPriority)
-	if cfg.Priority > 0 && cfg.Scheduler == Seq {
-		errs = append(errs, fmt.Errorf("queue %q: priority is %d: it needs scheduler lag, by which the oldest job is first; seq goes in turn", cfg.Name, cfg.Priority))
+	if len(cfg.Holds)+len(cfg.Tracked) > 0 {
+		err = errors.Join(err, fmt.Errorf("queue %q: Holds and Tracked must be empty; they are set at run time only", cfg.Name))
 	}
-	if cfg.MaxCrashes == 1 {
-		errs = append(errs, fmt.Errorf("queue %q: max_crashes is 1, want 2 or more, or none: one crash does not tell which of the jobs at work has caused it", cfg.Name))
-	}
-	oneOf := func(field, value string, allowed ...string) {
-		if !slices.Contains(allowed, value) {
-			errs = append(errs, fmt.Errorf("queue %q: %s is %q, want %s", cfg.Name, field, value, strings.Join(allowed, " or ")))
-		}
-	}
-	oneOf("exhausted", string(cfg.Exhausted), string(queue.Skip), string(queue.Bury), string(queue.Block))
-	oneOf("scheduler", string(cfg.Scheduler), string(Lag), string(Seq))
-	oneOf("journal", string(cfg.Journal.Runs), string(JournalFailures), string(JournalAll), string(JournalNone))
-	between("journal.keep", cfg.Journal.Keep, 1, 1_000_000_000)
-	if cfg.Journal.For < 0 {
-		errs = append(errs, fmt.Errorf("queue %q: journal.for is %s, want 0 or more", cfg.Name, cfg.Journal.For))
-	}
-	between("morgue.keep", cfg.Morgue.Keep, 0, 1_000_000_000)
-	if cfg.Morgue.For < 0 {
-		errs = append(errs, fmt.Errorf("queue %q: morgue.for is %s, want 0 or more", cfg.Name, cfg.Morgue.For))
-	}
-	if err := cmp.Or(cfg.Limit.Check(), cfg.Groups.Check()); err != nil {
-		errs = append(errs, fmt.Errorf("queue %q: %w", cfg.Name, err))
-	}
-	if cfg.Expire.After < 0 {
-		errs = append(errs, fmt.Errorf("queue %q: expire.after is %s, want 0 or more", cfg.Name, cfg.Expire.After))
-	}
-	oneOf("expire.to", string(cmp.Or(cfg.Expire.To, rules.ExpireMorgue)), string(rules.ExpireMorgue), string(rules.ExpireDrop))
-	return errors.Join(errs...)
+	return err
+}
+
+// pushRules returns the rules for pushes to the queue.
+func (cfg *QueueConfig) pushRules() queue.PushRules {
+	return queue.PushRules{Codec: cfg.Codec, Middlewares: cfg.PushMiddlewares, Push: cfg.Rules.Push}
 }

@@ -5,7 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/lowkiq/lowkiq/internal/hosts"
+	"github.com/lowkiq/lowkiq/internal/network/hosts"
+	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
 func TestReachable(t *testing.T) {
@@ -20,7 +21,7 @@ func TestReachable(t *testing.T) {
 		{"IPv6", Config{Bind: "[::]:7946"}, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got, err := c.cfg.reachable()
+			got, err := c.cfg.withAdvertise()
 			if errors.Is(err, hosts.ErrNoAddress) {
 				t.Skip("this machine has no address beyond loopback")
 			}
@@ -28,7 +29,7 @@ func TestReachable(t *testing.T) {
 				t.Errorf("got %q, %v, want one: %t", got.Advertise, err, c.filled)
 			}
 			c.cfg.Advertise = "given"
-			if got, err := c.cfg.reachable(); err != nil || got.Advertise != "given" {
+			if got, err := c.cfg.withAdvertise(); err != nil || got.Advertise != "given" {
 				t.Errorf("got %q, %v, want what was given", got.Advertise, err)
 			}
 		})
@@ -52,11 +53,11 @@ func TestAdvertise(t *testing.T) {
 	}
 }
 
-// TestMaxCrashes: one crash is no proof.
+// TestMaxCrashes checks that a single crash proves nothing.
 func TestMaxCrashes(t *testing.T) {
 	t.Parallel()
-	for most, want := range map[int]string{0: "", -1: "", 1: "max_crashes is 1, want 2 or more", 2: ""} {
-		err := QueueConfig{Name: "orders", MaxCrashes: most}.Validate()
+	for most, want := range map[int]string{0: "", -1: "", 1: "max_crashes: want a whole number, 0 or 2 to 1000000, got 1", 2: ""} {
+		err := QueueConfig{Name: "orders", Rules: rules.Rules{MaxCrashes: most}}.Validate()
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%d: got %v, want %q", most, err, want)
 		}

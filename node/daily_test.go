@@ -3,23 +3,23 @@ package node
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"math"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/redisdb"
-	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/store/redisdb"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/days"
+	"github.com/lowkiq/lowkiq/queue/remove"
+	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
-// TestDaysAreWhatHandlersWroteDown: sums of two nodes, one after the other, of a drain and a restart of Redis with its
-// append-only file equal what handlers wrote down.
+// TestDaysAreWhatHandlersWroteDown compares the figures of two nodes, one after the other, with the records of their handlers.
+// Between them are a drain and a restart of Redis with its append-only file.
 func TestDaysAreWhatHandlersWroteDown(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
@@ -35,7 +35,7 @@ func TestDaysAreWhatHandlersWroteDown(t *testing.T) {
 		}
 		return nil
 	}
-	rules := QueueConfig{Shards: 4, BatchSize: 1, RetryIn: func(int) time.Duration { return 0 }}
+	rules := QueueConfig{Shards: 4, Rules: rules.Rules{BatchSize: 1}, RetryFunc: func(int) time.Duration { return 0 }}
 	one := start(t, Config{Redis: server.URL(), Name: "n1"}, rules, handle).serving()
 	p.ids("a", 20)
 	p.ids("bad", 5)
@@ -55,14 +55,7 @@ func TestDaysAreWhatHandlersWroteDown(t *testing.T) {
 			wantFailed++
 		}
 	}
-	found, err := days.Read(t.Context(), p.client, days.Days, 2, "orders")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var sum days.Figures
-	for _, day := range found { // two if it is midnight
-		sum = sum.Add(day.Figures)
-	}
+	sum, _ := sumOfDays(t, p)
 	if sum.Run.Count() != uint64(wantRuns) || sum.Failed != uint64(wantFailed) || sum.Retried != sum.Failed || sum.Buried != 0 ||
 		sum.Wait.Count() != uint64(wantRuns) || wantFailed != 5 || sum.Processed != 65 {
 		t.Errorf("handlers wrote down %d runs, %d failed; the days say %+v", wantRuns, wantFailed, sum)
@@ -71,76 +64,13 @@ func TestDaysAreWhatHandlersWroteDown(t *testing.T) {
 		t.Errorf("deviation %v, p50 %v", sum.Run.Deviation(), sum.Run.Percentile(.5))
 	}
 	t.Run("a deleted queue loses its days", func(t *testing.T) {
-		if _, err := p.client.Registry().Delete(t.Context(), "orders", queue.Deletion{Handled: func(context.Context) ([]string, error) { return nil, nil }}); err != nil {
+		if _, err := remove.Delete(t.Context(), p.client, "orders", remove.Deletion{Handled: func(context.Context) ([]string, error) { return nil, nil }}); err != nil {
 			t.Fatal(err)
 		}
 		if found, err := days.Read(t.Context(), p.client, days.Days, days.Kept, "orders"); err != nil || len(found) > 0 {
 			t.Errorf("got %+v, %v", found, err)
 		}
 	})
-}
-
-// TestDaysAreJoined: what processes have written and do not write any more becomes one, by two that join at once, and the sums
-// stay what they were; a process whose part was joined goes on in another one.
-func TestDaysAreJoined(t *testing.T) {
-	t.Parallel()
-	server, clock := redistest.StartClocked(t)
-	p := open(t, server.URL(), 4)
-	handle := func(context.Context, *lowkiq.Batch) error { return nil }
-	rules := QueueConfig{Shards: 4, BatchSize: 1}
-	for i := range 5 {
-		n := start(t, Config{Redis: server.URL(), Name: fmt.Sprint("n", i)}, rules, handle).serving()
-		p.ids(fmt.Sprint("r", i, "-"), 10)
-		p.drained()
-		n.stop()
-	}
-	db := p.client.DB()
-	sum := func() (fields int, runs uint64, joined bool) {
-		t.Helper()
-		found, err := days.Read(t.Context(), p.client, days.Days, 2, "orders")
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, day := range found {
-			runs += day.Figures.Run.Count()
-			reply, err := db.Do(t.Context(), "read a day", "HKEYS", db.Keys.Day("orders", day.Period))
-			if err != nil {
-				t.Fatal(err)
-			}
-			names := redisdb.Texts(reply)
-			fields += len(names)
-			joined = joined || slices.Contains(names, "joined")
-		}
-		return fields, runs, joined
-	}
-	if fields, runs, _ := sum(); fields < 5 || runs != 50 {
-		t.Fatalf("got %d parts, %d runs, want 5 and 50", fields, runs)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	var joining sync.WaitGroup
-	for range 2 {
-		n, err := New(Config{Redis: server.URL(), Name: "idle", Log: slog.New(slog.DiscardHandler)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer n.Close()
-		joining.Go(func() { n.joinDays(ctx, time.Millisecond) })
-	}
-	defer joining.Wait()
-	defer cancel()
-	for _, later := range []struct {
-		off  time.Duration
-		most int
-	}{{3 * time.Minute, 12}, {70 * time.Minute, 2}} { // a sum and marks; a sum alone, of two days if it is midnight
-		clock.Set(later.off)
-		await(t, fmt.Sprint("one sum after ", later.off), func() bool {
-			fields, runs, joined := sum()
-			if runs != 50 {
-				t.Fatalf("after %s: got %d runs, want 50", later.off, runs)
-			}
-			return joined && fields <= later.most
-		})
-	}
 }
 
 // sumOfDays adds up what the days say of the queue.
@@ -152,16 +82,33 @@ func sumOfDays(t *testing.T, p *producer) (sum days.Figures, byDay map[string]da
 	}
 	byDay = map[string]days.Figures{}
 	for _, day := range found {
-		sum, byDay[day.Period] = sum.Add(day.Figures), day.Figures
+		sum, byDay[day.Period] = addFigures(sum, day.Figures), day.Figures
 		if day.Unreadable > 0 {
-			t.Errorf("%s: %d parts cannot be read", day.Period, day.Unreadable)
+			t.Errorf("%s: %d counts cannot be read", day.Period, day.Unreadable)
 		}
 	}
 	return sum, byDay
 }
 
-// TestDaysOfTwoNodes: of two nodes at once, one of which is drained while jobs come, the sums equal what both their handlers
-// wrote down, and what was pushed.
+func addFigures(f, g days.Figures) days.Figures {
+	durations := func(x, y days.Durations) (sum days.Durations) {
+		sum.Counts, sum.Sum, sum.Squares = map[int]uint64{}, x.Sum+y.Sum, x.Squares+y.Squares
+		for _, d := range []days.Durations{x, y} {
+			for k, n := range d.Counts {
+				sum.Counts[k] += n
+			}
+		}
+		return sum
+	}
+	return days.Figures{
+		Run: durations(f.Run, g.Run), Wait: durations(f.Wait, g.Wait),
+		Processed: f.Processed + g.Processed, Failed: f.Failed + g.Failed, Retried: f.Retried + g.Retried,
+		Buried: f.Buried + g.Buried, Pushed: f.Pushed + g.Pushed,
+	}
+}
+
+// TestDaysOfTwoNodes compares the figures of two nodes at once with the records of their handlers and with the pushes. A node
+// is drained meanwhile.
 func TestDaysOfTwoNodes(t *testing.T) {
 	t.Parallel()
 	url := redistest.Start(t).URL()
@@ -180,14 +127,14 @@ func TestDaysOfTwoNodes(t *testing.T) {
 			}
 			return nil
 		}
-		rules := QueueConfig{Name: "orders", Shards: 20, BatchSize: 1, RetryIn: func(int) time.Duration { return 0 }}
+		rules := QueueConfig{Name: "orders", Shards: 20, Rules: rules.Rules{BatchSize: 1}, RetryFunc: func(int) time.Duration { return 0 }}
 		return startQueues(t, Config{Name: name, Redis: url, Bind: "127.0.0.1:0", TTL: 6 * time.Second}, func(n *Node) error {
 			return n.Handle(rules, lowkiq.HandlerFunc(handle))
 		})
 	}
 	one, two := member("n1"), member("n2")
 	awaitSpread(t, []int{10, 10}, one, two)
-	pushing, err := queue.Open(queue.Config{Redis: url})
+	pushing, err := queue.Open(queue.Config{Redis: url, Timeout: patience})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -209,7 +156,7 @@ func TestDaysOfTwoNodes(t *testing.T) {
 		defer mu.Unlock()
 		return runs["n1"] > 0 && runs["n2"] > 0
 	})
-	one.drain(true)
+	one.setDrained(true)
 	push("b", 200)
 	awaitSpread(t, []int{0, 20}, one, two)
 	push("c", 30)
@@ -229,8 +176,8 @@ func TestDaysOfTwoNodes(t *testing.T) {
 	}
 }
 
-// TestDaysAtMidnight: what a node has done and a program has pushed before midnight of Redis's clock, in their first seconds,
-// is in that day, and the rest in the next, as the handlers wrote it down by the same clock.
+// TestDaysAtMidnight checks that jobs and pushes from before midnight of Redis's clock count for that day, and later ones for
+// the next day, even in the first seconds of a node and a program.
 func TestDaysAtMidnight(t *testing.T) {
 	t.Parallel()
 	for _, lead := range []time.Duration{4 * time.Second, 20 * time.Second, time.Minute} { // more where the machine is slow
@@ -270,7 +217,7 @@ func daysAtMidnight(t *testing.T, lead time.Duration) (inTime bool) {
 			t.Fatal(err)
 		}
 	}
-	node := start(t, Config{Redis: server.URL()}, QueueConfig{Shards: 4, BatchSize: 1}, handle).serving()
+	node := start(t, Config{Redis: server.URL()}, QueueConfig{Shards: 4, Rules: rules.Rules{BatchSize: 1}}, handle).serving()
 	push("before", 20)
 	p.drained()
 	if now().After(midnight.Add(-500 * time.Millisecond)) {

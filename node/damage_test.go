@@ -11,13 +11,13 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 	"github.com/lowkiq/lowkiq/queue/audit"
+	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
-// TestLaterRecord: a record of a later release's form is neither damaged nor anybody's to
-// mend here. Its id stays in flight, untouched, its neighbours are handled, and the node's
-// status says so.
+// TestLaterRecord checks that a record in the format of a later release is not damaged, and nobody needs to mend it. Its id
+// stays in flight, its neighbours are handled, and the status of the node shows it.
 func TestLaterRecord(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -36,7 +36,7 @@ func TestLaterRecord(t *testing.T) {
 	}
 	var mu sync.Mutex
 	var got []string
-	n := start(t, Config{Redis: server.URL()}, QueueConfig{Shards: 1, BatchSize: 3}, func(_ context.Context, batch *lowkiq.Batch) error {
+	n := start(t, Config{Redis: server.URL()}, QueueConfig{Shards: 1, Rules: rules.Rules{BatchSize: 3}}, func(_ context.Context, batch *lowkiq.Batch) error {
 		mu.Lock()
 		defer mu.Unlock()
 		for _, job := range batch.Jobs {

@@ -1,20 +1,18 @@
-// Package node runs jobs: it is the composition root that joins queue, metrics and (with the
-// cluster) membership and rebalance to one process. It serves nothing over HTTP by itself: see
-// web.Serve, and the examples.
+// Package node runs jobs. It joins the packages queue, metrics, membership and rebalance to a process. It serves
+// nothing over HTTP by itself; see web.Serve, and the examples.
 //
-// Build a [Node] with [New], give each of its queues a handler with [Node.Handle], and call
-// [Node.Run], which works until its context ends and then drains. A program that also pushes does
-// so with [Node.Client]. What a node knows of its cluster is told by [Node.Cluster].
+// Build a [Node] with [New], give each of its queues a handler with [Node.Handle], and call [Node.Run], which works
+// until its context ends and then drains. A program that also pushes jobs does so with [Node.Client]. Package
+// status answers questions about the node's cluster.
 //
-// A node has a stable name. Each run of its process is a boot; what holds a lease is
-// an instance, "<node>/<boot>.<n>". A process whose lease is lost goes on as instance
-// n+1 with the same shards.
+// A node has a stable name. Each run of its process is a boot. An instance, "<node>/<boot>.<n>", is the part of a boot in which
+// the process holds one lease. A process that loses its lease continues as instance n+1 with the same shards.
 //
-// Goroutines: Run's oklog/run group has the attached server, the handlers that have a Run
-// method, the instance loop, what fires recurring jobs, publishes events and keeps the figures of days, and the
-// cluster. An instance has a lease keeper, a supervisor that claims and releases shards, and loops beside them:
-// docs/design.md has a table of all. A shard costs goroutines only while it has work: shard_concurrency lanes at most.
+// Run has a goroutine for each of these: the attached server, the handlers with a Run method, the loop of instances,
+// recurring jobs, events, the figures of days, and the cluster. An instance has a lease keeper, a supervisor that
+// claims and releases shards, and other loops. docs/design.md has a table of all goroutines. A shard has
+// goroutines only while it has work, at most shard_concurrency lanes.
 //
-// It keeps I1 (no handler starts after the lease's deadline, nothing is released while
-// a handler runs), I2 (a job is acked only after its handler's answer) and I4.
+// The package keeps these promises of docs/design.md: no handler starts after the lease's deadline, and no shard is released
+// while its handlers run (I1); a job is acknowledged only after its handler's answer (I2); each shard gets an owner (I4).
 package node

@@ -7,19 +7,20 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
-// TestShutdownTimeout: patience ends; handlers are cancelled with ErrShutdown, and their
-// jobs go back without a retry spent. What they say is done, is.
+// TestShutdownTimeout checks that handlers are cancelled with ErrShutdown after the timeout, and that their jobs go back
+// without a retry. Jobs that they report as done are done.
 func TestShutdownTimeout(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t)
 	p := open(t, srv.URL(), 1)
 	p.push(append(numbered("a", 0, 1), numbered("b", 0, 1)...)...)
 	began, cause := make(chan struct{}, 1), make(chan error, 1)
-	run := start(t, Config{Redis: srv.URL(), ShutdownTimeout: 20 * time.Millisecond}, QueueConfig{Shards: 1, BatchSize: 2}, func(ctx context.Context, b *lowkiq.Batch) error {
+	run := start(t, Config{Redis: srv.URL(), ShutdownTimeout: 20 * time.Millisecond}, QueueConfig{Shards: 1, Rules: rules.Rules{BatchSize: 2}}, func(ctx context.Context, b *lowkiq.Batch) error {
 		began <- struct{}{}
 		<-ctx.Done()
 		cause <- context.Cause(ctx)
@@ -40,7 +41,7 @@ func TestShutdownTimeout(t *testing.T) {
 	}
 }
 
-// TestCancelledStart: a node that is told to stop before it began ends without an error.
+// TestCancelledStart checks that a node that must stop before it has begun ends without an error.
 func TestCancelledStart(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t)

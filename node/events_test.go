@@ -9,11 +9,12 @@ import (
 	"testing"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/queue/changes"
 	"github.com/lowkiq/lowkiq/queue/events"
+	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
 // notebook is what a listener has heard.
@@ -58,13 +59,12 @@ func (p *producer) listen(f events.Filter) *notebook {
 	return &n
 }
 
-// TestEvents: a listener hears how handler calls end, of the queue and the runs that it wants, and what is changed. While
-// nobody listens nothing is published.
+// TestEvents checks that a listener gets the runs and changes of its queue. Nothing is published without a listener.
 func TestEvents(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t)
 	p := open(t, srv.URL(), 2)
-	run := start(t, Config{Redis: srv.URL()}, QueueConfig{MaxRetryCount: -1}, func(_ context.Context, b *lowkiq.Batch) error {
+	run := start(t, Config{Redis: srv.URL()}, QueueConfig{Rules: rules.Rules{MaxRetryCount: -1}}, func(_ context.Context, b *lowkiq.Batch) error {
 		switch id := b.Jobs[0].ID; {
 		case strings.HasPrefix(id, "bad"):
 			return fmt.Errorf("no stock for %s\nin detail", id)
@@ -110,7 +110,8 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// TestHooks: they are told of jobs that are out of retries, of what is buried, and of what the last owner of a shard left.
+// TestHooks checks that hooks get jobs that are out of retries, buried jobs, and the number of jobs that the last owner of a
+// shard has left.
 func TestHooks(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t)
@@ -133,7 +134,7 @@ func TestHooks(t *testing.T) {
 		told.add(line)
 		return nil
 	}
-	start(t, Config{Redis: srv.URL(), TTL: shortTTL}, QueueConfig{MaxRetryCount: -1, OnExhausted: hook, OnBuried: hook, OnRecovered: hook}, func(_ context.Context, b *lowkiq.Batch) error {
+	start(t, Config{Redis: srv.URL(), TTL: shortTTL}, QueueConfig{Rules: rules.Rules{MaxRetryCount: -1}, OnExhausted: hook, OnBuried: hook, OnRecovered: hook}, func(_ context.Context, b *lowkiq.Batch) error {
 		if b.Jobs[0].ID == "bad" {
 			return lowkiq.Bury{Reason: "no such account"}
 		}
@@ -144,7 +145,7 @@ func TestHooks(t *testing.T) {
 	}
 }
 
-// TestCrashesAreCountedByIds: the payloads of an id whose worker died of it too often are one burial.
+// TestCrashesAreCountedByIds checks that the payloads of an id that is buried for its crashes count as one burial.
 func TestCrashesAreCountedByIds(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t)
@@ -176,28 +177,5 @@ func TestCrashesAreCountedByIds(t *testing.T) {
 	await(t, "it is counted", func() bool { got, _ := scrape(t, run, "lowkiq_jobs_buried_total", "orders"); return got > 0 })
 	if got, _ := scrape(t, run, "lowkiq_jobs_buried_total", "orders"); got != 1 {
 		t.Errorf("got %v burials, want 1: two payloads of one id", got)
-	}
-}
-
-// A hook sees payloads as handlers do; one that cannot be decoded is as it is stored, and the batch stays what it was.
-func TestDecodedHook(t *testing.T) {
-	t.Parallel()
-	decode := func(data []byte) ([]byte, error) {
-		if data[0] != '+' {
-			return nil, errBoom
-		}
-		return data[1:], nil
-	}
-	stored := []lowkiq.Payload{{Data: []byte("+1")}, {Data: []byte("2")}}
-	var got string
-	hook := decodedHook(decode, func(_ context.Context, e *lowkiq.Event) error {
-		got = fmt.Sprintf("%s %s", e.Jobs[0].Payloads[0].Data, e.Jobs[0].Payloads[1].Data)
-		return nil
-	})
-	if err := hook(t.Context(), &lowkiq.Event{Jobs: []lowkiq.Ended{{Job: lowkiq.Job{Payloads: stored}}}}); err != nil || got != "1 2" || string(stored[0].Data) != "+1" {
-		t.Errorf("got %q, %v, and %q is stored; want 1 2 of +1", got, err, stored[0].Data)
-	}
-	if decodedHook(decode, nil) != nil {
-		t.Error("no hook became one")
 	}
 }

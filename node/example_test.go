@@ -9,6 +9,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/node"
+	"github.com/lowkiq/lowkiq/queue/rules"
 	"github.com/lowkiq/lowkiq/web"
 	"github.com/lowkiq/lowkiq/web/dashboard"
 )
@@ -29,7 +30,7 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	if err := n.Handle(node.QueueConfig{Name: "orders", BatchSize: 100}, lowkiq.HandlerFunc(handle)); err != nil {
+	if err := n.Handle(node.QueueConfig{Name: "orders", Rules: rules.Rules{BatchSize: 100}}, lowkiq.HandlerFunc(handle)); err != nil {
 		log.Fatal(err)
 	}
 	if err := n.Run(ctx); err != nil {

@@ -2,24 +2,28 @@ package node
 
 import (
 	"context"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
+	"github.com/lowkiq/lowkiq/node/handler"
 	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/queue/rules"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
-// TestExpire: what no handler had in time goes where the rule says, callers learn of it, and the rest of its job runs; by the rule
-// of the configuration, by one that was set at run time, and by a header.
+// TestExpire checks that expired payloads end as the rule says, that callers learn it, and that the rest of the job runs. The
+// expiry comes from the configuration, from a setting and from a header.
 func TestExpire(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t)
 	p := open(t, srv.URL(), 1)
 	ran := make(chan string, 10)
-	run := start(t, Config{Redis: srv.URL()}, QueueConfig{Shards: 1, BatchSize: 10, Journal: Journal{Runs: JournalAll}, Expire: rules.Expire{To: rules.ExpireDrop}},
+	run := start(t, Config{Redis: srv.URL()}, QueueConfig{Shards: 1, Rules: rules.Rules{BatchSize: 10, Journal: rules.Journal{Runs: rules.JournalAll}, Expire: rules.Expire{To: rules.ExpireDrop}}},
 		func(_ context.Context, b *lowkiq.Batch) error {
 			for _, job := range b.Jobs {
 				text := job.ID
@@ -71,16 +75,16 @@ func TestExpire(t *testing.T) {
 	run.stop()
 }
 
-// TestExpireOfWhatIsPutOff: a payload that its handler puts off again and again waits since its push: the lag says so, postponements are
-// counted, and no handler gets it once its time is over.
+// TestExpireOfWhatIsPutOff checks that a payload that its handler postpones again and again waits since its push. The lag
+// includes it, postponements are counted, and no handler gets it after its expiry.
 func TestExpireOfWhatIsPutOff(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t)
 	p := open(t, srv.URL(), 1)
-	const of = 700 * time.Millisecond
+	const of = time.Second
 	last := make(chan time.Duration, 1000)
 	pushed := time.Now()
-	run := start(t, Config{Redis: srv.URL()}, QueueConfig{Shards: 1, Expire: rules.Expire{After: of, To: rules.ExpireDrop}},
+	run := start(t, Config{Redis: srv.URL()}, QueueConfig{Shards: 1, Rules: rules.Rules{Expire: rules.Expire{After: of, To: rules.ExpireDrop}}},
 		func(context.Context, *lowkiq.Batch) error {
 			last <- time.Since(pushed)
 			return lowkiq.Postpone{After: 20 * time.Millisecond, Reason: "503"}
@@ -95,4 +99,37 @@ func TestExpireOfWhatIsPutOff(t *testing.T) {
 			t.Errorf("a handler got it %s after its push, want none after %s", at, of)
 		}
 	}
+}
+
+// TestBusyEndpoint checks that an endpoint that answers 503 without a time costs no retries, however long that lasts. The lag
+// counts from the pushes, postponements are counted by their cause, and all jobs run once the endpoint answers.
+func TestBusyEndpoint(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	p := open(t, srv.URL(), 1)
+	var works atomic.Bool
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if !works.Load() {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	}))
+	defer server.Close()
+	h, err := handler.NewHTTP(handler.HTTPConfig{URL: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	run := startHandler(t, Config{Redis: srv.URL()}, QueueConfig{Shards: 1, Rules: rules.Rules{MaxRetryCount: -1}}, h).serving()
+	p.ids("a", 5)
+	all := []*running{run}
+	await(t, "the lag counts from the pushes", func() bool { return total(t, all, "lowkiq_queue_lag_seconds") > 2.5 })
+	if n := total(t, all, "lowkiq_jobs_postponed_total", "handler"); n < 10 {
+		t.Errorf("%.0f postponements are counted, want two of each job at least", n)
+	}
+	if got := p.stats(); got.Failed > 0 || got.Morgue > 0 {
+		t.Errorf("%d failed, %d are in the morgue, want none", got.Failed, got.Morgue)
+	}
+	works.Store(true)
+	await(t, "all is done", func() bool { return p.stats().Processed == 5 })
+	run.stop()
 }

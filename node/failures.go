@@ -6,102 +6,89 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lowkiq/lowkiq/internal/process/condition"
+	"github.com/lowkiq/lowkiq/internal/store/redisdb"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
 const (
-	failureEvery = time.Second
-	// failureLines is how many failures are known before those of long ago are forgotten: one may
-	// be the text of an error of Redis, and each text new.
-	failureLines = 1000
-	outageEvery  = 30 * time.Second
-	// outageCalm is for how long nothing may have failed when an outage is said to be over: some
-	// operations may fail while others, such as the lease's renewal, get through.
+	failureInterval = time.Second // between the first two lines about a failure
+	// maxFailures is the number of known failures from which old failures are forgotten. Errors of Redis are told apart
+	// by their text, and each text may be new.
+	maxFailures    = 1000
+	outageInterval = 30 * time.Second // between the first two lines about an outage of Redis
+	// outageCalm is the time without a failure that ends an outage. Some operations may fail while others, such as the
+	// lease's renewal, succeed.
 	outageCalm = 2 * time.Second
 )
 
-// failure is one that may happen often, and must not drown the log: there is one line in a while,
-// which says how many were left out.
-type failure struct {
-	logged time.Duration // sinceBoot of the last line; 0: there was none
-	seen   time.Duration // sinceBoot of the last one
-	left   int           // not logged since
-}
-
-// may reports whether a line may be logged, and how many were left out since the last one.
-func (f *failure) may(now, every time.Duration) (left int, ok bool) {
-	f.seen = now
-	if f.logged != 0 && now-f.logged < every {
-		f.left++
-		return 0, false
-	}
-	left = f.left
-	f.logged, f.left = now, 0
-	return left, true
-}
-
-// over forgets one that was not seen for calm. It reports whether there was one, and how many were
-// left out since its last line.
-func (f *failure) over(now, calm time.Duration) (left int, ok bool) {
-	if f.logged == 0 || now-f.seen < calm {
-		return 0, false
-	}
-	left, *f = f.left, failure{}
-	return left, true
-}
-
-// failureLog are the failures of an instance: of handlers, and of Redis.
+// failureLog limits how often an instance logs the same failure of a handler or of Redis.
 type failureLog struct {
 	mu sync.Mutex
-	of map[string]*failure // by what has failed, in words; guarded by mu
+	of map[string]*condition.Condition // by the words for the failure; guarded by mu
 }
 
-// may reports whether a line about this may be logged, and how many were left out since the last
-// one.
-func (l *failureLog) may(what string) (left int, ok bool) {
+// mayLog reports whether a line about a failure may be logged now, and how many lines were left out since the last line.
+func (l *failureLog) mayLog(what string) (left int, ok bool) {
 	now := sinceBoot()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.of == nil {
-		l.of = map[string]*failure{}
+		l.of = map[string]*condition.Condition{}
 	}
 	if l.of[what] == nil {
-		if len(l.of) >= failureLines {
-			maps.DeleteFunc(l.of, func(_ string, f *failure) bool { return now-f.seen > time.Minute })
+		if len(l.of) >= maxFailures {
+			maps.DeleteFunc(l.of, func(_ string, c *condition.Condition) bool { return now-c.Seen() > condition.Most })
 		}
-		l.of[what] = &failure{}
+		l.of[what] = &condition.Condition{}
 	}
-	return l.of[what].may(now, failureEvery)
+	return l.of[what].See(now, failureInterval)
 }
 
-// outages tells the log, once for all who notice, when Redis is out of reach.
+// outages logs when Redis is out of reach, or refuses all commands. It logs an outage once for the whole process,
+// however many operations fail.
 type outages struct {
 	log *slog.Logger
 
 	mu   sync.Mutex
-	last failure // guarded by mu
+	last map[string]*condition.Condition // by the state that Redis answers; "" if it does not answer; guarded by mu
 }
 
-// note reports whether an operation's error says that Redis is out of reach.
-func (o *outages) note(op string, err error) bool {
-	if !queue.Unreachable(err) {
+// reportFailure returns whether the error of an operation means an outage of Redis. If so, it also logs the outage.
+func (o *outages) reportFailure(op string, err error) bool {
+	state := redisdb.Unserving(err)
+	if state == "" && !queue.Unreachable(err) {
 		return false
 	}
 	o.mu.Lock()
-	left, ok := o.last.may(sinceBoot(), outageEvery)
+	if o.last == nil {
+		o.last = map[string]*condition.Condition{}
+	}
+	if o.last[state] == nil {
+		o.last[state] = &condition.Condition{}
+	}
+	left, ok := o.last[state].See(sinceBoot(), outageInterval)
 	o.mu.Unlock()
-	if ok {
+	switch {
+	case ok && state == "":
 		o.log.Warn("redis is out of reach", "op", op, "err", err, "left_out", left)
+	case ok:
+		o.log.Warn("redis refuses all commands now", "state", state, "op", op, "err", err, "left_out", left)
 	}
 	return true
 }
 
-// answered notes that Redis has answered.
-func (o *outages) answered() {
+// reportAnswer records that Redis has answered. It logs the end of outages.
+func (o *outages) reportAnswer() {
 	o.mu.Lock()
-	left, ok := o.last.over(sinceBoot(), outageCalm)
-	o.mu.Unlock()
-	if ok {
-		o.log.Info("redis is in reach again", "left_out", left)
+	defer o.mu.Unlock()
+	for state, last := range o.last {
+		left, ok := last.End(sinceBoot(), outageCalm)
+		switch {
+		case ok && state == "":
+			o.log.Info("redis is in reach again", "left_out", left)
+		case ok:
+			o.log.Info("redis serves commands again", "state", state, "left_out", left)
+		}
 	}
 }

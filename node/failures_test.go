@@ -8,10 +8,13 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/process/condition"
+	"github.com/lowkiq/lowkiq/internal/store/redisdb"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 )
 
 // lines is a log that can be read while it is written.
@@ -45,8 +48,7 @@ func (l *lines) has(words ...string) bool {
 	return false
 }
 
-// TestFailuresAreLogged: a failed batch and a burial are warnings, a panic is an error with its
-// stack.
+// TestFailuresAreLogged checks that a failed batch and a burial are warnings, and that a panic is an error with its stack.
 func TestFailuresAreLogged(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t)
@@ -70,39 +72,7 @@ func TestFailuresAreLogged(t *testing.T) {
 	})
 }
 
-// TestFailure: one line in a while, which counts those left out; it is over once nothing has failed
-// for some time.
-func TestFailure(t *testing.T) {
-	t.Parallel()
-	const every, calm = 30 * time.Second, 2 * time.Second
-	var f failure
-	may := func(at time.Duration, left int, ok bool) {
-		t.Helper()
-		if l, o := f.may(time.Hour+at, every); l != left || o != ok {
-			t.Errorf("at %s: got %d, %v; want %d, %v", at, l, o, left, ok)
-		}
-	}
-	over := func(at time.Duration, left int, ok bool) {
-		t.Helper()
-		if l, o := f.over(time.Hour+at, calm); l != left || o != ok {
-			t.Errorf("at %s: over: got %d, %v; want %d, %v", at, l, o, left, ok)
-		}
-	}
-	over(0, 0, false)
-	may(0, 0, true)
-	may(every/2, 0, false)
-	may(every-1, 0, false)
-	over(every, 0, false) // one operation fails, another does not
-	may(every, 2, true)
-	may(every+1, 0, false)
-	over(every+calm, 0, false)
-	over(every+1+calm, 1, true)
-	over(2*every, 0, false)
-	may(2*every, 0, true)
-	may(3*every, 0, true)
-}
-
-// TestFailureLog: each failure has its lines, and those of long ago are forgotten.
+// TestFailureLog checks that each failure has lines of its own, and that old failures are forgotten.
 func TestFailureLog(t *testing.T) {
 	t.Parallel()
 	var l failureLog
@@ -110,17 +80,83 @@ func TestFailureLog(t *testing.T) {
 		what string
 		ok   bool
 	}{{"a", true}, {"a", false}, {"b", true}, {"b", false}, {"a", false}} {
-		if _, ok := l.may(c.what); ok != c.ok {
+		if _, ok := l.mayLog(c.what); ok != c.ok {
 			t.Errorf("%d: got %v, want %v", i, ok, c.ok)
 		}
 	}
-	for i := range failureLines {
-		l.may(fmt.Sprint(i))
+	for i := range maxFailures {
+		l.mayLog(fmt.Sprint(i))
 	}
-	for _, f := range l.of {
-		f.seen -= time.Hour
+	for _, c := range l.of {
+		*c = condition.Condition{} // seen long ago
 	}
-	if l.may("another"); len(l.of) != 1 {
+	if sinceBoot() <= condition.Most {
+		t.Skip("SKIPPED: the machine was started just now, so nothing was seen long ago")
+	}
+	if l.mayLog("another"); len(l.of) != 1 {
 		t.Errorf("%d failures are known, want one", len(l.of))
 	}
+}
+
+// TestUnservingRedis checks that the log has few lines about a Redis that refuses all commands, however many operations fail.
+// The lines name its answer, and a line reports the end. A refusal of a single operation is reported for that operation.
+func TestUnservingRedis(t *testing.T) {
+	t.Parallel()
+	for _, answer := range []string{"BUSY Redis is busy running a script.", "LOADING Redis is loading the dataset in memory", "CLUSTERDOWN The cluster is down", "READONLY You can't write against a read only replica."} {
+		var log lines
+		o := &operations{outages: &outages{log: slog.New(slog.NewTextHandler(&log, nil))}, io: t.Context(), changed: func() {}}
+		o.log = o.outages.log
+		for i := range 300 {
+			shard := lowkiq.Shard{Queue: "q", Index: i % 50}
+			o.reportFailure("pop", shard, fmt.Errorf("shard %d: %w", shard.Index, redisAnswer(answer)))
+		}
+		state, _, _ := strings.Cut(answer, " ")
+		if got := strings.Count(log.String(), "\n"); got != 1 || !log.has("level=WARN", `msg="redis refuses all commands now"`, "state="+state) {
+			t.Errorf("%s: got %d lines of 300 failures, want one that names it: %.500s", state, got, log.String())
+		}
+		o.outages.reportAnswer()
+		for _, c := range o.outages.last {
+			if _, ok := c.End(sinceBoot()+outageCalm, outageCalm); !ok {
+				t.Errorf("%s: the end is not told", state)
+			}
+		}
+	}
+	if state := redisdb.Unserving(redisAnswer("NOPERM this user has no permissions")); state != "" {
+		t.Errorf("got %q of a refusal, want none", state)
+	}
+}
+
+// redisAnswer is an error that Redis answers.
+type redisAnswer string
+
+func (r redisAnswer) Error() string { return string(r) }
+func (redisAnswer) RedisError()     {}
+
+// TestPassingRefusal checks that a refusal that has passed at the next attempt is a warning. A refusal that lasts is logged as
+// an error once, and so is its end.
+func TestPassingRefusal(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var log lines
+		o := &operations{outages: &outages{}, io: t.Context(), changed: func() {}, log: slog.New(slog.NewTextHandler(&log, nil))}
+		o.outages.log = o.log
+		shard, err := lowkiq.Shard{Queue: "q"}, redisAnswer("ERR no such flight")
+		if !o.reportFailure("ack", shard, err) {
+			t.Error("a refusal: got false")
+		}
+		o.reportSuccess("ack", shard)
+		if log.has("level=ERROR") || log.has("no longer refuses") || len(o.stuck.refusalTexts()) != 0 {
+			t.Errorf("one that passed: got %s, %q", log.String(), o.stuck.refusalTexts())
+		}
+		for range 5 {
+			o.reportFailure("ack", shard, err)
+			time.Sleep(minRefusalTime)
+		}
+		if got := strings.Count(log.String(), "level=ERROR"); got != 1 || len(o.stuck.refusalTexts()) != 1 {
+			t.Errorf("one that lasts: got %d errors and %q, want one of each: %s", got, o.stuck.refusalTexts(), log.String())
+		}
+		if o.reportSuccess("ack", shard); !log.has("level=INFO", "redis no longer refuses an operation") {
+			t.Errorf("its end is not told: %s", log.String())
+		}
+	})
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/lowkiq/lowkiq/queue"
 )
 
-// figures reads the owned shards for a scrape, and those without an owner if this node leads.
-func (n *Node) figures(ctx context.Context) (map[string]metrics.Figures, error) {
+// readFigures reads the figures of the owned shards for a scrape. If this node leads, it also reads shards without an owner.
+func (n *Node) readFigures(ctx context.Context) (map[string]metrics.Figures, error) {
 	in := n.current.Load()
 	if in == nil {
 		return nil, nil
@@ -18,7 +18,7 @@ func (n *Node) figures(ctx context.Context) (map[string]metrics.Figures, error) 
 	for _, o := range in.claims.All() {
 		shards = append(shards, o.Claim.Shard)
 	}
-	shards = append(shards, n.orphans.except(in.claims)...)
+	shards = append(shards, n.orphans.notOwnedBy(in.claims)...)
 	stats, err := n.client.Stats(ctx, shards...)
 	if err != nil {
 		return nil, err
@@ -38,7 +38,7 @@ func (n *Node) figures(ctx context.Context) (map[string]metrics.Figures, error) 
 	return all, nil
 }
 
-// slotsInUse are those of the instance that works; without one none can be taken.
+// slotsInUse returns the node's slots. Without a working instance all of them are free.
 func (n *Node) slotsInUse() metrics.Use {
 	if in := n.current.Load(); in != nil {
 		return in.slots.Use()
@@ -46,8 +46,8 @@ func (n *Node) slotsInUse() metrics.Use {
 	return metrics.Use{Total: n.cfg.Concurrency}
 }
 
-// release is the version of lowkiq: as configured, else as the program was linked with it.
-func (cfg Config) release() string {
+// lowkiqVersion returns the configured version, or else the version of the module that is linked into the program.
+func (cfg Config) lowkiqVersion() string {
 	if cfg.Version != "" {
 		return cfg.Version
 	}

@@ -5,16 +5,17 @@ import (
 	"testing"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
-// TestFigures: what a node pushes, buries and is busy with is exported.
+// TestFigures checks the exported figures of pushes, burials and running calls.
 func TestFigures(t *testing.T) {
 	t.Parallel()
 	held, release := make(chan struct{}), make(chan struct{})
 	run := start(t, Config{Redis: redistest.Start(t).URL(), Concurrency: 3, Version: "1.2.3"},
-		QueueConfig{Shards: 1, MaxRetryCount: -1, Exhausted: queue.Bury}, func(_ context.Context, b *lowkiq.Batch) error {
+		QueueConfig{Shards: 1, Rules: rules.Rules{MaxRetryCount: -1, Exhausted: queue.Bury}}, func(_ context.Context, b *lowkiq.Batch) error {
 			close(held)
 			<-release
 			return context.DeadlineExceeded
@@ -41,8 +42,8 @@ func TestFigures(t *testing.T) {
 	want("lowkiq_slots_busy", 0)
 }
 
-// What a node exports says of jobs that are due whether they have failed before, and counts each in
-// one state.
+// TestLateJobsAreExported checks that the exported figures tell whether due jobs have failed before, and count each job in a
+// single state.
 func TestLateJobsAreExported(t *testing.T) {
 	t.Parallel()
 	url := redistest.Start(t).URL()
@@ -80,7 +81,7 @@ func TestLateJobsAreExported(t *testing.T) {
 	}
 }
 
-// A registry of the node's own has what Go and the process tell of themselves.
+// TestDefaultRegistry checks that the node's own registry has the metrics of Go and of the process.
 func TestDefaultRegistry(t *testing.T) {
 	t.Parallel()
 	cfg, err := Config{Redis: "redis://127.0.0.1:1"}.withDefaults()

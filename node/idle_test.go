@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 )
 
 // commands is how many commands Redis has processed, those inside scripts included.
@@ -25,9 +25,8 @@ func commands(t *testing.T, addr string) int {
 	return 0
 }
 
-// TestIdleCost: a thousand shards that have been idle for a while cost fewer than 5 Redis
-// commands per second and hundred shards. The polls of two minutes are made at once, by an
-// injected clock; to what they cost comes what the lease costs, per second.
+// TestIdleCost checks that a hundred shards that have been idle for a while cost fewer than 5 Redis commands per second. An
+// injected clock makes the polls of two minutes at once. The cost of the lease per second is added.
 func TestIdleCost(t *testing.T) {
 	t.Parallel()
 	const shards, window = 1000, 120 * time.Second
@@ -51,7 +50,7 @@ func TestIdleCost(t *testing.T) {
 	})
 	before := commands(t, srv.Addr())
 	for range 10 {
-		in.renewed(t.Context()) // once a second at the default ttl
+		in.afterRenewal(t.Context()) // once a second at the default ttl
 	}
 	renewals := (commands(t, srv.Addr())-before)/10 + 1 // and the lease's SET
 	perSecond := float64(polled)/window.Seconds() + float64(renewals)

@@ -7,85 +7,87 @@ import (
 	"sync"
 	"time"
 
-	"github.com/lowkiq/lowkiq/node/internal/runner"
+	"github.com/lowkiq/lowkiq/node/internal/limits"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/lease"
 )
 
-// A queue's limit of calls holds for the cluster: each instance asks Redis for permits as its lanes want them, and gives back
-// what it does not use, or what others lack. Without such a limit nobody asks.
+// The limit of a queue's calls holds for the whole cluster. Each instance asks Redis for permits when its lanes need them. It
+// gives back permits that it does not use, or that other instances lack. For queues without such a limit there are no requests.
 
 const (
-	// askSoon and askLate bound how long an instance waits before it asks again while it has fewer permits than it wants: the
-	// more often it asked in vain, the longer, unless it is the next one to get one. See permitsAgain for many instances.
-	askSoon, askLate = 5 * time.Millisecond, 40 * time.Millisecond
-	// askKept is how often one that has what it wants asks whether others lack some, and gives back what it does not use. While
-	// others lack some it asks after askLate.
-	askKept = 250 * time.Millisecond
-	// askEach bounds how often all instances together ask for permits of a queue, but for those that are soon to get one; askMost how long
-	// one waits for that.
-	askEach, askMost = 400 * time.Microsecond, time.Second
-	// ofLate is for how long it keeps permits that it does not use any more.
-	ofLate = time.Second
-	// idle is when there is no limit, or nothing wants a permit: the next lane that does, or a change of the limit, ends it.
-	idle = time.Hour
+	// minAskPause and maxAskPause bound the pause between requests of an instance that lacks permits. The pause doubles
+	// with each request that brings none. See permitsAgain for the pauses of many instances.
+	minAskPause, maxAskPause = 5 * time.Millisecond, 40 * time.Millisecond
+	// satisfiedPause is the pause of an instance that has the permits that it needs. It asks whether other instances lack
+	// permits, and gives back permits that it does not use. While others lack permits it asks earlier; see permitsAgain.
+	satisfiedPause = 250 * time.Millisecond
+	// minAskSpacing is the time between requests of all instances together for permits of a queue. Instances that soon get
+	// a permit are not counted. maxAgainPause bounds the pause that follows from it for an instance.
+	minAskSpacing, maxAgainPause = 400 * time.Microsecond, time.Second
+	// peakWindow is how long an instance keeps permits that it has stopped using.
+	peakWindow = time.Second
+	// idlePause is the pause without a limit, or without need of a permit. A lane that needs a permit, or a change of the
+	// limit, ends it.
+	idlePause = time.Hour
 )
 
-// permits shares a queue's limit with other instances.
+// permits asks Redis for the permits of this instance for a queue.
 type permits struct {
-	queue    *runner.Queue
+	queue    *limits.Queue
 	ask      func(context.Context, queue.PermitRequest) (queue.PermitGrant, error)
 	failed   func(error)
 	instance string
 
-	most func() int // calls that the node could have at once
+	maxCalls func() int // maximum number of calls of the node at once
 
-	number int64
-	vain   time.Duration // how long it has waited before the last request
-	peaks  [2]int        // the most that was wanted since at, and in the second before that
-	at     time.Time
+	number     int64         // of the last request
+	lastPause  time.Duration // pause before the last request; 0 if the instance has the permits that it needs
+	peaks      [2]int        // maximum need since peaksSince, and in the peakWindow before that
+	peaksSince time.Time
 }
 
-// kept is the most that was wanted of late: lanes that come and go find their permits there.
-func (p *permits) kept(now int) int {
-	if since := time.Since(p.at); since >= ofLate {
-		p.peaks, p.at = [2]int{0, p.peaks[0]}, time.Now()
+// recentPeak returns the maximum need of the last one to two seconds. Permits are kept for it, so that lanes that come and
+// go find permits.
+func (p *permits) recentPeak(now int) int {
+	if since := time.Since(p.peaksSince); since >= peakWindow {
+		p.peaks, p.peaksSince = [2]int{0, p.peaks[0]}, time.Now()
 	}
 	p.peaks[0] = max(p.peaks[0], now)
 	return max(p.peaks[0], p.peaks[1])
 }
 
-// run asks until ctx ends.
+// run asks for permits until ctx ends.
 func (p *permits) run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
-		wanting := p.queue.Wanting()
-		if p.vain > 0 {
-			wanting = nil // it was asked for these, in vain
+		wanting := p.queue.PermitWanted()
+		if p.lastPause > 0 {
+			wanting = nil // the last request was for these lanes, and the next request follows after the pause
 		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-wanting:
-		case <-p.queue.Ended():
+		case <-p.queue.CallsEnded():
 		case <-timer.C:
 		}
-		timer.Reset(p.once(ctx))
+		timer.Reset(p.askOnce(ctx))
 	}
 }
 
-// once asks for what is wanted now, and says when to ask again.
-func (p *permits) once(ctx context.Context) (again time.Duration) {
+// askOnce asks for the permits that are needed now. It returns the pause before the next request.
+func (p *permits) askOnce(ctx context.Context) (again time.Duration) {
 	has := p.queue.Permits()
 	if has.Limit == 0 {
-		p.vain = 0
-		return idle
+		p.lastPause = 0
+		return idlePause
 	}
-	wanted := min(has.Busy+has.Waiting, p.most())
-	kept := p.kept(wanted)
-	if keep := max(has.Busy, kept); keep < has.Has { // it gives back what it does not use
-		p.queue.Permitted(keep, has.Limit)
+	wanted := min(has.Busy+has.Waiting, p.maxCalls())
+	kept := p.recentPeak(wanted)
+	if keep := max(has.Busy, kept); keep < has.Has { // give back unused permits
+		p.queue.SetPermits(keep, has.Limit)
 		has = p.queue.Permits()
 	}
 	p.number++
@@ -95,101 +97,107 @@ func (p *permits) once(ctx context.Context) (again time.Duration) {
 		if ctx.Err() == nil {
 			p.failed(err)
 		}
-		p.vain = askLate
-		return askLate
+		p.lastPause = maxAskPause
+		return maxAskPause
 	}
-	p.queue.Permitted(grant.May, has.Limit)
+	p.queue.SetPermits(grant.May, has.Limit)
 	switch {
-	case grant.May < has.Has: // others lack what it has: Redis is told once calls have ended
-		p.vain = askLate
+	case grant.May < has.Has: // other instances lack permits; the next request gives some back, once calls have ended
+		p.lastPause = maxAskPause
 		if p.queue.Permits().Has <= grant.May {
 			return 0
 		}
 	case kept == 0:
-		p.vain = 0
-		return idle
+		p.lastPause = 0
+		return idlePause
 	case grant.May >= wanted:
-		p.vain = 0
+		p.lastPause = 0
 		if grant.Lack {
 			return permitsAgain(grant, has.Limit)
 		}
-		return max(askKept, permitsAgain(grant, has.Limit))
-	case grant.May > has.Has || grant.May == 0 && grant.Before == 0: // it gets more
-		p.vain = askSoon
+		return max(satisfiedPause, permitsAgain(grant, has.Limit))
+	case grant.May > has.Has || grant.May == 0 && grant.Before == 0: // the instance is the next to get permits
+		p.lastPause = minAskPause
 	default:
-		p.vain = min(max(askSoon, 2*p.vain), permitsAgain(grant, has.Limit))
+		p.lastPause = min(max(minAskPause, 2*p.lastPause), permitsAgain(grant, has.Limit))
 	}
-	return p.vain
+	return p.lastPause
 }
 
-// permitsAgain is after how long an instance asks again at the latest that has not got all that it wants, or whose permits others
-// want. One that has none asks twice before it is the next one, if those before it have whole turns; so however many wait, few ask.
+// permitsAgain returns the maximum pause of an instance that lacks permits, or whose permits others lack. It grows with the
+// number of waiting instances, so that few ask at the same time. An instance without a permit asks about twice before its
+// turn, if each instance before it keeps its permit for a whole turn.
 func permitsAgain(grant queue.PermitGrant, limit int) time.Duration {
-	late := time.Duration(grant.Askers) * askEach
+	late := time.Duration(grant.Askers) * minAskSpacing
 	if grant.May == 0 && grant.Before > 0 {
 		late = time.Duration(grant.Before) * queue.PermitTurn(limit) / time.Duration(2*limit)
 	}
-	return min(max(askLate, late), askMost)
+	return min(max(maxAskPause, late), maxAgainPause)
 }
 
-// sharePermits shares the limits of this instance's queues with others, until ctx ends.
+// sharePermits asks for permits of this instance's queues until ctx ends.
 func (in *instance) sharePermits(ctx context.Context) {
 	var group sync.WaitGroup
-	for name, q := range in.queues {
+	for name, q := range in.limits {
 		of, on := in.node.client.Permits(name), in.node.queues.handled[name]
 		p := &permits{
 			queue: q, instance: in.name,
 			ask: func(ctx context.Context, r queue.PermitRequest) (queue.PermitGrant, error) {
 				grant, err := of.Ask(ctx, r)
-				in.leased(err)
+				in.checkLease(err)
 				return grant, err
 			},
-			most:   func() int { return cmp.Or(on.concurrency(on.rulesNow()), in.node.cfg.Concurrency) },
-			failed: func(err error) { in.ops.warn("ask for permits", nil, err) },
+			maxCalls: func() int { return cmp.Or(on.maxCalls(on.rulesNow()), in.node.cfg.Concurrency) },
+			failed:   func(err error) { in.ops.logWarning("ask for permits", nil, err) },
 		}
 		group.Go(func() { p.run(ctx) })
 	}
 	group.Wait()
 }
 
-// askGroups asks Redis what the limits of groups allow.
-func (in *instance) askGroups(name string) runner.AskGroups {
+// askGroups returns a function that asks Redis which ids the limits of groups allow.
+func (in *instance) askGroups(name string) limits.AskGroups {
 	return func(r *queue.GroupRequest) ([]queue.GroupGrant, error) {
 		r.Instance = in.name
 		grants, err := in.node.client.AskGroups(in.io, name, r)
-		in.leased(err)
+		in.checkLease(err)
 		return grants, err
 	}
 }
 
-// leased ends the instance if a limit was asked in vain because its lease is gone: others may have what it holds of the limits.
-func (in *instance) leased(err error) {
+// checkLease ends the instance if err says that its lease is gone. Other instances may have its permits then.
+func (in *instance) checkLease(err error) {
 	if errors.Is(err, lease.ErrGone) {
-		in.keeper.Missing()
+		in.keeper.LeaseMissing()
 	}
 }
 
-// tendGroups has queues tell Redis of their groups what they could not tell before, until ctx ends.
+// tendGroups makes queues repeat failed reports about their groups, until ctx ends. Each queue has a goroutine, because a
+// queue whose lanes ask all the time keeps its goroutine busy.
 func (in *instance) tendGroups(ctx context.Context) {
-	every := time.NewTicker(time.Second)
-	defer every.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-every.C:
-			for _, q := range in.queues {
-				q.TendGroups()
+	var group sync.WaitGroup
+	for _, q := range in.limits {
+		group.Go(func() {
+			every := time.NewTicker(time.Second)
+			defer every.Stop()
+			for {
+				select {
+				case <-ctx.Done():
+					return
+				case <-every.C:
+					q.ReportGroups()
+				}
 			}
-		}
+		})
 	}
+	group.Wait()
 }
 
-// rate asks Redis for what the rate of a queue allows.
-func (n *Node) rate(on *handled) runner.Rate {
+// askRate returns a function that asks Redis which batches the rate of a queue allows.
+func (n *Node) askRate(on *handled) limits.AskRate {
 	return func(ctx context.Context, batches []int) (queue.RateGrant, error) {
 		limit := on.rulesNow().Limit
-		if limit.Rate.N == 0 { // it was taken away meanwhile
+		if limit.Rate.N == 0 { // the rate was removed meanwhile
 			return queue.RateGrant{Batches: len(batches), Left: queue.RatesAtOnce}, nil
 		}
 		return n.client.TakeRate(ctx, on.rules.Name, limit, batches)

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
@@ -52,12 +52,12 @@ func BenchmarkLimit(b *testing.B) {
 		work  time.Duration
 	}{{1, 5 * time.Millisecond}, {2, 5 * time.Millisecond}, {2, 20 * time.Millisecond}, {4, 20 * time.Millisecond}, {20, 2 * time.Millisecond}, {20, 5 * time.Millisecond}, {20, 50 * time.Millisecond}} {
 		b.Run(fmt.Sprintf("queue/%dx%s", c.limit, c.work), func(b *testing.B) {
-			benchLimit(b, c.limit, c.work, QueueConfig{Shards: 48, Limit: rules.Limit{Concurrency: c.limit}})
+			benchLimit(b, c.limit, c.work, QueueConfig{Shards: 48, Rules: rules.Rules{Limit: rules.Limit{Concurrency: c.limit}}})
 		})
 	}
 	for _, work := range []time.Duration{10 * time.Millisecond, 30 * time.Millisecond, 100 * time.Millisecond} {
 		b.Run(fmt.Sprintf("group/2x%s", work), func(b *testing.B) {
-			benchLimit(b, 2, work, QueueConfig{Shards: 48, ShardConcurrency: 4, Groups: rules.Groups{By: ":", Limit: rules.Limit{Concurrency: 2}}})
+			benchLimit(b, 2, work, QueueConfig{Shards: 48, Rules: rules.Rules{ShardConcurrency: 4, Groups: rules.Groups{By: ":", Limit: rules.Limit{Concurrency: 2}}}})
 		})
 	}
 }

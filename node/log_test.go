@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 )
 
 // blocking is a program's slog.Handler that stands still.
@@ -22,8 +22,8 @@ func (b *blocking) WithAttrs([]slog.Attr) slog.Handler { return b }
 
 func (b *blocking) WithGroup(string) slog.Handler { return b }
 
-// TestBlockingLog: a program's slog.Handler that blocks stops nothing. Dropped lines are counted, and all nodes' status
-// tells of them.
+// TestBlockingLog checks that a program's slog.Handler that blocks stops nothing. Dropped lines are counted, and the status of
+// all nodes shows it.
 func TestBlockingLog(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t)

@@ -5,18 +5,17 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/redistest"
-	"github.com/lowkiq/lowkiq/internal/tier"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/tier"
 )
 
-// In a large cluster a node without a vote looks at its own lease alone, while a leader's
-// mark is there; it follows the plan all the same, and looks at all leases once the leader
-// is gone.
+// TestNonvotersLookAway checks that a node without a vote in a large cluster reads only its own lease while the mark of a
+// leader exists. It follows the plan nevertheless, and reads all leases once the leader is gone.
 func TestNonvotersLookAway(t *testing.T) {
 	t.Parallel()
 	url := redistest.Start(t).URL()
 	join := func(name string) *running {
-		return startMember(t, Config{Name: name, Redis: url, TTL: shortTTL, fewNodes: -1}, 8)
+		return startMember(t, Config{Name: name, Redis: url, fewNodes: -1}, 8)
 	}
 	first := join("n1").serving()
 	await(t, "the first node leads", func() bool { return first.cluster.Load().Status().Leading })
@@ -24,11 +23,11 @@ func TestNonvotersLookAway(t *testing.T) {
 	awaitSpread(t, []int{4, 4}, first, second)
 	c := second.cluster.Load()
 	await(t, "the second looks away", c.LooksAway)
-	_, looked, _ := c.Live()
+	_, looked, _ := c.RecentLeases()
 	for range 3 {
 		second.renew()
 	}
-	if _, now, _ := c.Live(); now != looked || !c.LooksAway() {
+	if _, now, _ := c.RecentLeases(); now != looked || !c.LooksAway() {
 		t.Error("the second has looked at all leases, want its own alone")
 	}
 	if first.cluster.Load().LooksAway() {
@@ -39,32 +38,37 @@ func TestNonvotersLookAway(t *testing.T) {
 	await(t, "the second looks at all leases and leads", func() bool { return !c.LooksAway() && c.Status().Leading })
 }
 
-// A node that looks away looks at all leases as soon as the leader's mark is missing, whatever Raft
-// says of a leader.
+// TestMissingMarkIsLookedAt checks that such a node reads all leases as soon as the leader's mark is missing, whatever Raft
+// says about a leader.
 func TestMissingMarkIsLookedAt(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t)
 	join := func(name string) *running {
-		return startMember(t, Config{Name: name, Redis: srv.URL(), TTL: shortTTL, fewNodes: -1}, 8).serving()
+		return startMember(t, Config{Name: name, Redis: srv.URL(), fewNodes: -1}, 8).serving()
 	}
 	first := join("n1")
 	await(t, "the first node leads", func() bool { return first.cluster.Load().Status().Leading })
 	c := join("n2").cluster.Load()
-	await(t, "the second looks away", c.LooksAway)
-	_, looked, _ := c.Live()
-	await(t, "the second looks at all leases", func() bool {
-		raw(t, srv.Addr(), "DEL", "lk:{default}:leader") // the leader writes it again
-		_, now, _ := c.Live()
-		return now != looked
-	})
-	if !first.cluster.Load().Status().Leading {
-		t.Error("the first does not lead any more: the test shows nothing")
+	for tries := 1; ; tries++ {
+		await(t, "the second looks away", func() bool { return c.LooksAway() && first.cluster.Load().Status().Leading })
+		_, looked, _ := c.RecentLeases()
+		await(t, "the second looks at all leases", func() bool {
+			raw(t, srv.Addr(), "DEL", "lk:{default}:leader") // the leader writes it again
+			_, now, _ := c.RecentLeases()
+			return now != looked
+		})
+		if first.cluster.Load().Status().Leading {
+			break
+		}
+		if tries == 5 { // a busy machine ends a leadership by itself
+			t.Fatal("the first did not lead any more, five times: the test shows nothing")
+		}
 	}
 	await(t, "the second looks away again", c.LooksAway)
 }
 
-// TestTwentyNodes: in a cluster of more than 16 nodes all have their share, and only the leader and
-// the voters look at all leases.
+// TestTwentyNodes checks that all nodes have their share in a cluster of more than 16 nodes, and that only the leader and the
+// voters read all leases.
 func TestTwentyNodes(t *testing.T) {
 	tier.All(t)
 	t.Parallel()

@@ -11,8 +11,9 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/redistest"
-	"github.com/lowkiq/lowkiq/internal/tier"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/tier"
+	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
 // cutter cuts connections at random until the test stops it.
@@ -54,8 +55,8 @@ func cutter(t *testing.T, proxy *redistest.Proxy, seed uint64) (stop func()) {
 	return sync.OnceFunc(func() { close(end); group.Wait() })
 }
 
-// TestLostReplies: requests and replies are lost at random for the whole run, those of
-// leases and claims included. Nothing is lost, nothing stays behind, order holds.
+// TestLostReplies loses requests and answers at random for the whole run, also those of leases and claims. No job is lost, no
+// state stays behind, and the order holds.
 func TestLostReplies(t *testing.T) {
 	t.Parallel()
 	for _, lanes := range []int{1, 8} {
@@ -72,7 +73,9 @@ func TestLostReplies(t *testing.T) {
 				stop = cutter(t, proxy, rand.Uint64())
 				return nil
 			}}, QueueConfig{
-				Shards: 3, ShardConcurrency: lanes, BatchSize: 2, RetryIn: func(int) time.Duration { return time.Millisecond },
+				Shards:    3,
+				Rules:     rules.Rules{ShardConcurrency: lanes, BatchSize: 2},
+				RetryFunc: func(int) time.Duration { return time.Millisecond },
 			}, p.judged.around(func(context.Context, *lowkiq.Batch) error {
 				if rand.IntN(10) == 0 && fails.Add(1) < 50 {
 					return errBoom
@@ -98,8 +101,8 @@ func TestLostReplies(t *testing.T) {
 	}
 }
 
-// TestLostLeaseReply: an answer to the lease's request that is lost must not end the
-// node, nor let it use a name twice.
+// TestLostLeaseReply checks that a lost answer to the request for a lease does not end the node, and that the node does not use
+// a name twice.
 func TestLostLeaseReply(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t)
@@ -119,8 +122,8 @@ func TestLostLeaseReply(t *testing.T) {
 	}
 }
 
-// TestForgetfulRedis: Redis falls back to an earlier state, as after a failover to a
-// replica that lagged: pops and acks never happened. The shard goes on without a restart.
+// TestForgetfulRedis lets Redis fall back to an earlier state, as after a failover to a replica that lagged, so that pops and
+// acks are forgotten. The shard goes on without a restart.
 func TestForgetfulRedis(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t)
@@ -155,7 +158,7 @@ func TestForgetfulRedis(t *testing.T) {
 	}
 }
 
-// TestTwoNodes: the second one waits, and takes over as soon as the first has drained.
+// TestTwoNodes checks that a second node waits, and takes over as soon as the first node has drained.
 func TestTwoNodes(t *testing.T) {
 	tier.Usual(t)
 	t.Parallel()

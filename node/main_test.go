@@ -6,7 +6,7 @@ import (
 	"runtime"
 	"testing"
 
-	"github.com/lowkiq/lowkiq/internal/leaktest"
+	"github.com/lowkiq/lowkiq/internal/testing/leaktest"
 )
 
 // TestMain lets more tests run at once than there are cores: they mostly wait for leases to run out

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 )
 
 // granted is a handler that counts how often it was told that it may go on.
@@ -27,8 +27,8 @@ func (g *granted) Handle(context.Context, *lowkiq.Batch) error {
 
 func (g *granted) Grant(time.Duration) { g.times.Add(1) }
 
-// TestGrantWithoutRegistry: handlers may go on as long as the lease is renewed, whether the
-// registry can be read or not.
+// TestGrantWithoutRegistry checks that child processes may go on while the lease is renewed, even if the registry cannot be
+// read.
 func TestGrantWithoutRegistry(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t)
@@ -49,8 +49,7 @@ func TestGrantWithoutRegistry(t *testing.T) {
 	}
 }
 
-// TestNotReadyBeforeClaims: an instance that follows another one is not ready before it has
-// claimed its shards.
+// TestNotReadyBeforeClaims checks that an instance that follows another instance is not ready before it has claimed its shards.
 func TestNotReadyBeforeClaims(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t)
@@ -69,7 +68,7 @@ func TestNotReadyBeforeClaims(t *testing.T) {
 	})
 	first := run.instance()
 	raw(t, srv.Addr(), "DEL", "lk:{default}:lease:"+first.name)
-	first.keeper.Poke()
+	first.keeper.RenewNow()
 	run.next(first)
 	if claims.Load() < 4 || ready.Load() > 0 {
 		t.Errorf("ready at %d of %d claims, want 0 of 4", ready.Load(), claims.Load())

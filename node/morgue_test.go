@@ -9,19 +9,19 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
-// TestMorgueIsTrimmed: the morgue keeps the ids buried last, as many as the configuration says, then as many and as long
-// as was set at run time; without a rule it keeps all.
+// TestMorgueIsTrimmed checks that the morgue keeps the ids that were buried last, by the configuration and then by settings.
+// Without a rule it keeps all ids.
 func TestMorgueIsTrimmed(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t)
 	p := open(t, srv.URL(), 1)
 	run := start(t, Config{Redis: srv.URL(), trimEvery: 10 * time.Millisecond},
-		QueueConfig{Shards: 1, MaxRetryCount: -1, Exhausted: "bury", Morgue: Morgue{Keep: 3}},
+		QueueConfig{Shards: 1, Rules: rules.Rules{MaxRetryCount: -1, Exhausted: "bury", Morgue: rules.Morgue{Keep: 3}}},
 		func(context.Context, *lowkiq.Batch) error { return errors.New("no") }).serving()
 	buried := func() (ids []string) {
 		page, err := browse.Of(p.Queue).Page(t.Context(), browse.Query{State: browse.StateMorgue, Range: browse.Range{Limit: 100}})
@@ -58,7 +58,7 @@ func TestMorgueIsTrimmed(t *testing.T) {
 	same("three are kept", "c", "d", "e")
 	p.set(rules.Change{}, "morgue", `"all"`)
 	run.renew()
-	await(t, "the rule is in force", func() bool { return run.queues.handled["orders"].rulesNow().Morgue == Morgue{} })
+	await(t, "the rule is in force", func() bool { return run.queues.handled["orders"].rulesNow().Morgue == rules.Morgue{} })
 	bury("f", "g")
 	same("all are kept", "c", "d", "e", "f", "g")
 	p.set(rules.Change{}, "morgue", `{"for":"1s"}`)

@@ -6,35 +6,34 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/identity"
+	"github.com/lowkiq/lowkiq/internal/process/identity"
 	"github.com/lowkiq/lowkiq/queue/lease"
 )
 
 const (
-	nameTries = 1000
-	nameRetry = 50 * time.Millisecond
-	nameHold  = 5 * time.Second // a reservation lasts as long, if its holder dies with it
+	maxNameTries   = 1000
+	nameRetry      = 50 * time.Millisecond
+	reservationTTL = 5 * time.Second // of a reservation whose process has died
 )
 
-// naming finds a name for a node that was given none: that of its host; if a live node has it,
-// <host>-2, <host>-3, and so on. It belongs to the goroutine of Run, and then to that of the
-// instances.
+// naming finds a name for a node without a configured name. It tries the name of the host, and then <host>-2, <host>-3 and so
+// on, until no live node has the name. Only the goroutine of Run uses it, and then the goroutine of the instances.
 type naming struct {
 	index    *lease.Index
 	boot     string
 	process  identity.Process
 	log      *slog.Logger
-	reserved string // the name, until the lease shows it; "" = none
+	reserved string // the name until the lease shows it; "" without a reservation
 }
 
-// find finds a name that no live node has, and reserves it.
-func (n *naming) find(ctx context.Context, host string) (string, error) {
-	for i := 1; i <= nameTries; i++ {
+// findName returns a name that no live node has, and reserves it.
+func (n *naming) findName(ctx context.Context, host string) (string, error) {
+	for i := 1; i <= maxNameTries; i++ {
 		name := host
 		if i > 1 {
 			name = fmt.Sprintf("%s-%d", host, i)
 		}
-		mine, err := n.take(ctx, name)
+		mine, err := n.reserveName(ctx, name)
 		if err != nil {
 			return "", fmt.Errorf("find a name: %w", err)
 		}
@@ -42,26 +41,26 @@ func (n *naming) find(ctx context.Context, host string) (string, error) {
 			return name, nil
 		}
 	}
-	return "", fmt.Errorf("names %s to %s-%d are taken by live nodes; configure another", host, host, nameTries)
+	return "", fmt.Errorf("names %s to %s-%d are taken by live nodes; configure another name", host, host, maxNameTries)
 }
 
-// take reserves a name, or reports that a live node has it. A name that is merely reserved is
-// waited for: soon a lease shows it, or it is free.
-func (n *naming) take(ctx context.Context, name string) (bool, error) {
+// reserveName reserves a name. It returns false if a live node has the name. It waits while another process has reserved
+// the name, because soon a lease shows the name, or the reservation ends.
+func (n *naming) reserveName(ctx context.Context, name string) (bool, error) {
 	for {
-		if taken, err := n.taken(ctx, name); err != nil || taken {
+		if taken, err := n.isTaken(ctx, name); err != nil || taken {
 			return false, err
 		}
-		reserved, err := n.index.Reserve(ctx, name, n.boot, nameHold)
+		reserved, err := n.index.Reserve(ctx, name, n.boot, reservationTTL)
 		if err != nil {
 			return false, err
 		}
 		if reserved {
 			n.reserved = name
-			// Between the two looks another process may have got its lease.
-			taken, err := n.taken(ctx, name)
+			// Another process may have taken a lease with this name before the reservation.
+			taken, err := n.isTaken(ctx, name)
 			if taken {
-				n.free(ctx)
+				n.endReservation(ctx)
 			}
 			return !taken, err
 		}
@@ -73,22 +72,22 @@ func (n *naming) take(ctx context.Context, name string) (bool, error) {
 	}
 }
 
-// taken reports whether a live node has a name.
-func (n *naming) taken(ctx context.Context, name string) (bool, error) {
-	live, err := leased(ctx, n.index)
+// isTaken reports whether a live node has a name.
+func (n *naming) isTaken(ctx context.Context, name string) (bool, error) {
+	live, err := identity.Live(ctx, n.index)
 	if err != nil {
 		return false, err
 	}
 	for _, info := range live {
-		if info.Node == name && !n.process.Gone(info.Process) {
+		if info.Node == name && !n.process.IsGone(info.Process) {
 			return true, nil
 		}
 	}
 	return false, nil
 }
 
-// free ends the reservation, if there is one: the lease shows the name now, or never will.
-func (n *naming) free(ctx context.Context) {
+// endReservation ends the reservation, if any. The lease shows the name now, or no lease will.
+func (n *naming) endReservation(ctx context.Context) {
 	name := n.reserved
 	if n.reserved = ""; name == "" {
 		return
@@ -96,6 +95,6 @@ func (n *naming) free(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	if err := n.index.Unreserve(ctx, name, n.boot); err != nil {
-		n.log.Warn("reservation of the name not ended; it will lapse", "err", err)
+		n.log.Warn("reservation of the name was not deleted and will expire", "err", err)
 	}
 }

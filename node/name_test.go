@@ -6,12 +6,12 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/lowkiq/lowkiq/internal/redistest"
-	"github.com/lowkiq/lowkiq/internal/tier"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/tier"
 )
 
-// Five unnamed nodes that start at once on one host get five names; one that starts after
-// the first has gone gets its name back at once.
+// TestUnnamed checks that five unnamed nodes that start at once on a host get five names. A node that starts after the first
+// node has gone gets its name at once.
 func TestUnnamed(t *testing.T) {
 	tier.Usual(t)
 	t.Parallel()

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/redistest"
-	"github.com/lowkiq/lowkiq/internal/tier"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/tier"
 )
 
 // forbidNacks takes the right to a shard's key "journal" away, and so to nack, bury and claim.
@@ -43,14 +43,14 @@ func (r *running) warnsOf(op string) func() bool {
 	}
 }
 
-// TestNackRefused: Redis refuses a nack for good. The job stays in flight, its handler is not
-// called again meanwhile, every node's status says so; once that is mended, the work goes on.
+// TestNackRefused checks that the job of a nack that Redis refuses stays in flight, without another handler call. The status of
+// every node shows it. Once the reason is mended, the work goes on.
 func TestNackRefused(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t)
 	p := open(t, srv.URL(), 1)
 	var calls atomic.Int64
-	run := start(t, Config{Redis: srv.URL()}, QueueConfig{Shards: 1, RetryIn: func(int) time.Duration { return 0 }},
+	run := start(t, Config{Redis: srv.URL()}, QueueConfig{Shards: 1, RetryFunc: func(int) time.Duration { return 0 }},
 		func(_ context.Context, b *lowkiq.Batch) error {
 			if calls.Add(1) == 1 {
 				return errBoom
@@ -77,8 +77,8 @@ func TestNackRefused(t *testing.T) {
 	}
 }
 
-// TestStopWhileRefused: a node that is told to stop does not wait for what Redis refuses: with
-// the release the job waits again.
+// TestStopWhileRefused checks that a node that must stop does not wait for a refused operation. The release makes the job wait
+// again.
 func TestStopWhileRefused(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t)
@@ -94,8 +94,7 @@ func TestStopWhileRefused(t *testing.T) {
 	}
 }
 
-// TestPopRefused: a shard that cannot be popped is claimed anew, as Redis may have forgotten
-// what it did.
+// TestPopRefused checks that a shard that cannot be popped is claimed anew, because Redis may have forgotten its operations.
 func TestPopRefused(t *testing.T) {
 	tier.Usual(t)
 	t.Parallel()
@@ -123,37 +122,37 @@ func TestPopRefused(t *testing.T) {
 	await(t, "no warning any more", func() bool { return len(run.warnings()) == 0 })
 }
 
-// TestRefusals: what is told of many.
+// TestRefusals checks the texts of many refusals in a lease.
 func TestRefusals(t *testing.T) {
 	t.Parallel()
 	f := &stuckOps{}
 	shard := func(i int) lowkiq.Shard { return lowkiq.Shard{Queue: "orders", Index: i} }
-	if f.end(shard(0), "nack") || len(f.list()) != 0 || f.some.Load() {
-		t.Errorf("nothing was refused: got %q", f.list())
+	if f.endRefusal(shard(0), "nack") || len(f.refusalTexts()) != 0 || f.some.Load() {
+		t.Errorf("nothing was refused: got %q", f.refusalTexts())
 	}
 	for i := range 5 {
-		if !f.note(shard(i), "nack", fmt.Errorf("%d: %s", i, strings.Repeat("x", 2*toldBytes))) {
+		if !f.addRefusal(shard(i), "nack", fmt.Errorf("%d: %s", i, strings.Repeat("x", 2*maxRefusalBytes)), 0) {
 			t.Errorf("refusal %d is no news", i)
 		}
 	}
-	if f.note(shard(0), "nack", errors.New("0: again")) {
+	if f.addRefusal(shard(0), "nack", errors.New("0: again"), 0) {
 		t.Error("the same refusal is news again")
 	}
-	f.note(shard(0), "ack", errBoom)
-	got := f.list()
-	if len(got) != toldRefusals+1 || got[0] != "0: again" || len(got[1]) != toldBytes || got[toldRefusals] != "3 more" {
+	f.addRefusal(shard(0), "ack", errBoom, 0)
+	got := f.refusalTexts()
+	if len(got) != maxRefusals+1 || got[0] != "0: again" || len(got[1]) != maxRefusalBytes || got[maxRefusals] != "3 more" {
 		t.Errorf("got %q", got)
 	}
-	if !f.end(shard(0), "nack") {
+	if !f.endRefusal(shard(0), "nack") {
 		t.Error("the end of a refusal is no news")
 	}
-	if got := f.list()[0]; got[:2] != "1:" {
+	if got := f.refusalTexts()[0]; got[:2] != "1:" {
 		t.Errorf("got %q, want it without the one that ended", got)
 	}
 	for i := range 5 {
-		f.forget(shard(i))
+		f.forgetShard(shard(i))
 	}
-	if len(f.list()) != 0 || f.some.Load() {
-		t.Errorf("got %q, want nothing", f.list())
+	if len(f.refusalTexts()) != 0 || f.some.Load() {
+		t.Errorf("got %q, want nothing", f.refusalTexts())
 	}
 }

@@ -4,7 +4,7 @@ import (
 	"context"
 	"sync"
 
-	"github.com/lowkiq/lowkiq/internal/identity"
+	"github.com/lowkiq/lowkiq/internal/process/identity"
 	"github.com/lowkiq/lowkiq/metrics"
 	"github.com/lowkiq/lowkiq/node/internal/claims"
 	"github.com/lowkiq/lowkiq/node/internal/cluster"
@@ -15,7 +15,7 @@ import (
 // orphanScan joins the scanner of orphaned shards to its process.
 type orphanScan struct {
 	instance string
-	cluster  *cluster.Cluster // nil: none
+	cluster  *cluster.Cluster // nil without a cluster
 	queues   *queues
 	leases   *queue.Client
 	metrics  *metrics.Metrics
@@ -23,18 +23,17 @@ type orphanScan struct {
 	warn     func(op string, shard any, err error)
 }
 
-// needs is what the scanner asks for: the leader scans, without a cluster the first instance by
-// name.
-func (o *orphanScan) needs() claims.Orphans {
-	return claims.Orphans{
-		Leads: o.leads,
+// scanConfig returns the dependencies of the scanner. The leader scans. Without a cluster the first instance by name does.
+func (o *orphanScan) scanConfig() claims.OrphanScan {
+	return claims.OrphanScan{
+		Leads: o.leasesIfLeading,
 		Queues: func() map[string]int {
 			registry := o.queues.registry.Load()
 			if registry == nil {
 				return nil
 			}
-			shards := make(map[string]int, len(registry.all))
-			for name, entry := range registry.all {
+			shards := make(map[string]int, len(registry.entries))
+			for name, entry := range registry.entries {
 				shards[name] = entry.Shards
 			}
 			return shards
@@ -48,27 +47,26 @@ func (o *orphanScan) needs() claims.Orphans {
 		},
 		Found: func(name string, unowned []*queue.Shard, handled bool) {
 			o.metrics.SetUnowned(name, len(unowned), handled)
-			o.found.set(name, unowned)
+			o.found.setShards(name, unowned)
 		},
 		Forget: func(name string) {
 			o.metrics.ForgetQueue(name)
-			o.found.set(name, nil)
+			o.found.setShards(name, nil)
 		},
 		Resign: func() {
 			o.metrics.NoUnowned()
-			o.found.forget()
+			o.found.forgetAll()
 		},
 	}
 }
 
-// leads returns the leases of now, and whether this process is the one that scans for orphaned
-// shards.
-func (o *orphanScan) leads(ctx context.Context) (live []identity.Lease, leads bool) {
+// leasesIfLeading returns the current leases, and whether this process scans for orphaned shards.
+func (o *orphanScan) leasesIfLeading(ctx context.Context) (live []identity.Lease, leads bool) {
 	if c := o.cluster; c != nil {
-		live, _, known := c.Live()
+		live, _, known := c.RecentLeases()
 		return live, known && c.Status().Leading
 	}
-	all, err := leased(ctx, o.leases.Leases())
+	all, err := identity.Live(ctx, o.leases.Leases())
 	if err != nil {
 		o.warn("read the leases", nil, err)
 		return nil, false
@@ -81,15 +79,14 @@ func (o *orphanScan) leads(ctx context.Context) (live []identity.Lease, leads bo
 	return live, leads
 }
 
-// orphans are the shards that no live instance owns, as this process found while it leads: a scrape
-// reads their figures, or a queue that no node handles would have no lag. A queue's are found anew
-// with each look at it.
+// orphans has the shards that no live instance owns, as found by this process while it leads. A scrape reads the figures of
+// these shards. Otherwise a queue that no node handles would have no lag. Each scan of a queue replaces its shards.
 type orphans struct {
 	mu     sync.Mutex
 	shards map[string][]*queue.Shard // by queue; guarded by mu
 }
 
-func (o *orphans) set(name string, shards []*queue.Shard) {
+func (o *orphans) setShards(name string, shards []*queue.Shard) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.shards == nil {
@@ -98,14 +95,14 @@ func (o *orphans) set(name string, shards []*queue.Shard) {
 	o.shards[name] = shards
 }
 
-func (o *orphans) forget() {
+func (o *orphans) forgetAll() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.shards = nil
 }
 
-// except returns those that this process has not come to own meanwhile.
-func (o *orphans) except(own *claims.Claims[*runner.Runner]) (list []*queue.Shard) {
+// notOwnedBy returns the orphaned shards that this process has not claimed meanwhile.
+func (o *orphans) notOwnedBy(own *claims.Claims[*runner.Runner]) (list []*queue.Shard) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, shards := range o.shards {

@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/identity"
-	"github.com/lowkiq/lowkiq/internal/redistest"
-	"github.com/lowkiq/lowkiq/internal/tier"
+	"github.com/lowkiq/lowkiq/internal/process/identity"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/tier"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/web"
 )
@@ -21,7 +21,7 @@ import (
 // it does to the holder before it.
 func dead(t *testing.T, p *producer, s *queue.Shard, number int) *queue.Claim {
 	t.Helper()
-	who := identity.This()
+	who := identity.ThisProcess()
 	who.PID = 1 << 30
 	text, err := json.Marshal(identity.Identity{Process: who, TTL: 3000})
 	if err != nil {
@@ -59,9 +59,9 @@ func ghostQueue(t *testing.T, p *producer) *queue.Queue {
 	return ghost
 }
 
-// TestUnowned: of a queue that no node handles any more, whose last worker died, the leader exports
-// that its shards are unowned, and their lag, and what was in flight waits again. A person deletes
-// the queue through the API, and what was exported of it, and alerts were about, ends.
+// TestUnowned checks a queue that no node handles, after its last worker has died. The leader exports its unowned shards and
+// their lag, and its in-flight jobs wait again. When a person deletes the queue through the API, its metrics end, so that
+// alerts end, too.
 func TestUnowned(t *testing.T) {
 	tier.Usual(t)
 	t.Parallel()
@@ -119,7 +119,7 @@ func TestUnowned(t *testing.T) {
 	p.drained()
 }
 
-// TestUnhandledWithoutCluster: without a cluster a node looks, too.
+// TestUnhandledWithoutCluster checks that a node without a cluster finds such queues, too.
 func TestUnhandledWithoutCluster(t *testing.T) {
 	t.Parallel()
 	url := redistest.Start(t).URL()

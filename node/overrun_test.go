@@ -8,13 +8,13 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
-// TestOverrunOfClaim: Redis gives the shard of a living node to another one. A handler that
-// ignores its cancel leads to OnOverrun, although the lease is fine: it may run beside the
-// handler of the new owner (I1).
+// TestOverrunOfClaim gives the shard of a living node to another node. A handler that ignores its cancel leads to OnOverrun,
+// although the lease holds, because it may run beside the handler of the new owner (I1).
 func TestOverrunOfClaim(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t)
@@ -24,7 +24,7 @@ func TestOverrunOfClaim(t *testing.T) {
 	run := start(t, Config{Redis: srv.URL(), TTL: 15 * time.Second, OnOverrun: func(stacks []byte) {
 		overrun <- string(stacks)
 		close(release)
-	}}, QueueConfig{Shards: 1, ShardConcurrency: 2}, func(ctx context.Context, b *lowkiq.Batch) error {
+	}}, QueueConfig{Shards: 1, Rules: rules.Rules{ShardConcurrency: 2}}, func(ctx context.Context, b *lowkiq.Batch) error {
 		began <- struct{}{}
 		<-release
 		cause <- context.Cause(ctx)
@@ -58,8 +58,8 @@ func TestOverrunOfClaim(t *testing.T) {
 	}
 }
 
-// TestOverrunOfLease: a handler that ignores its cancel leads to OnOverrun at 0.9 ttl, and
-// its shard is not released before it has returned.
+// TestOverrunOfLease checks that a handler that ignores its cancel leads to OnOverrun at 0.9 ttl, and that its shard is not
+// released before it has returned.
 func TestOverrunOfLease(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t)
@@ -79,6 +79,7 @@ func TestOverrunOfLease(t *testing.T) {
 		}
 		close(release)
 	}}, QueueConfig{Shards: 1}, func(context.Context, *lowkiq.Batch) error {
+		srv.Pause()
 		began <- struct{}{}
 		<-release
 		return nil
@@ -86,7 +87,6 @@ func TestOverrunOfLease(t *testing.T) {
 	first := run.serving().instance()
 	p.push(numbered("a", 0, 1)...)
 	receive(t, "the handler", began)
-	srv.Pause()
 	if late := receive(t, "the overrun", overrun); late < 0 {
 		t.Errorf("OnOverrun was called %s before 0.9 ttl", -late)
 	}
@@ -97,7 +97,7 @@ func TestOverrunOfLease(t *testing.T) {
 	}
 }
 
-// TestShutdownThatHangs: what a node's Run waits for does not end. OnOverrun is called, whatever hangs.
+// TestShutdownThatHangs checks that OnOverrun is called if Run does not end in time, for any reason.
 func TestShutdownThatHangs(t *testing.T) {
 	t.Parallel()
 	overrun, release := make(chan string, 1), make(chan struct{})

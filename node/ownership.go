@@ -17,69 +17,69 @@ import (
 	"github.com/lowkiq/lowkiq/rebalance"
 )
 
-// ownedShard is a shard that the instance has claimed, with what works on it.
+// ownedShard is a shard that the instance has claimed, with its runner.
 type ownedShard = claims.Owned[*runner.Runner]
 
-// ownership joins an instance's claims to the cluster: which shards it should have, and how it
-// hands them over when it leaves.
+// ownership joins an instance's claims to the cluster. It decides which shards the instance should have, and hands them
+// over when the instance leaves.
 type ownership struct {
 	claims   *claims.Claims[*runner.Runner]
-	node     string // its name
+	node     string // name of the node
 	boot     string
 	ttl      time.Duration
-	begun    time.Duration    // sinceBoot when the instance was made
-	cluster  *cluster.Cluster // nil: none
+	begun    time.Duration    // time when the instance was made, by sinceBoot
+	cluster  *cluster.Cluster // nil without a cluster
 	keeper   *lease.Keeper
 	queues   *queues
 	metrics  *metrics.Metrics
-	drained  *atomic.Bool // an operator asked the node to give its shards away
+	drained  *atomic.Bool // an operator has asked the node to give its shards away
 	draining atomic.Bool  // the process ends
 }
 
-// leaves reports whether the instance gives its shards away.
-func (o *ownership) leaves() bool { return o.draining.Load() || o.drained.Load() }
+// isLeaving reports whether the instance gives its shards away.
+func (o *ownership) isLeaving() bool { return o.draining.Load() || o.drained.Load() }
 
-// desires says which shards the instance should run.
-func (o *ownership) desires(was *claims.Desired) *claims.Desired {
-	s := claims.Situation{Drained: o.drained.Load(), MayStart: o.keeper.Holds() && !o.draining.Load(), Plan: o.cluster.Agreed()}
+// desiredShards returns the shards that the instance should run. was is the previous answer.
+func (o *ownership) desiredShards(was *claims.Desired) *claims.Desired {
+	s := claims.Situation{Drained: o.drained.Load(), MayStart: o.keeper.Holds() && !o.draining.Load(), Plan: o.cluster.AgreedPlan()}
 	if c := o.cluster; c != nil {
 		s.Clustered, s.Superseded, s.Alone = true, c.Superseded(), s.Plan == nil && c.Alone()
 	}
-	return s.Decide(o.node, was, o.claims.Held)
+	return s.DesiredShards(o.node, was, o.claims.OwnedSet)
 }
 
-// placed reports whether the plan takes account of this node: it was given shards, or had long
-// enough to be, and there are none for it. A rolling restart waits for that.
-func (o *ownership) placed() bool {
-	plan := o.cluster.Agreed()
+// isPlaced reports whether the plan includes this node, or has had enough time to do so and has no shards for it. A rolling
+// restart waits for that.
+func (o *ownership) isPlaced() bool {
+	plan := o.cluster.AgreedPlan()
 	return plan == nil || sinceBoot()-o.begun > 2*o.ttl || slices.Contains(plan.Nodes, o.node)
 }
 
-// counts are how many shards of each handled queue the instance owns.
-func (o *ownership) counts() map[string]int {
+// countShards returns how many shards of each handled queue the instance owns.
+func (o *ownership) countShards() map[string]int {
 	counts := make(map[string]int, len(o.queues.handled))
 	for name := range o.queues.handled {
 		counts[name] = 0
 	}
-	for shard := range o.claims.Held() {
+	for shard := range o.claims.OwnedSet() {
 		counts[shard.Queue]++
 	}
 	return counts
 }
 
-// running is how many handler calls run.
-func (o *ownership) running() (n int64) {
+// countCalls returns how many handler calls run.
+func (o *ownership) countCalls() (n int64) {
 	for _, owned := range o.claims.All() {
 		n += owned.Runner.Calls()
 	}
 	return n
 }
 
-// claimed counts a shard that the instance has got; unowned is for how long it tried to.
-func (o *ownership) claimed(claim *queue.Claim, unowned time.Duration) {
+// countClaim counts a shard that the instance has claimed. unowned is the time since its first attempt to claim the shard.
+func (o *ownership) countClaim(claim *queue.Claim, unowned time.Duration) {
 	of := o.queues.handled[claim.Shard.Queue].metrics
 	of.Redelivered.Add(float64(claim.Recovered))
-	if claim.Buried > 0 { // payloads, all of one id: only one that was alone in flight is buried for its crashes
+	if claim.Buried > 0 { // counts payloads of a single id, because a claim buries only an id that was alone in flight
 		of.Buried.Inc()
 	}
 	of.Owned.Inc()
@@ -90,22 +90,21 @@ func (o *ownership) claimed(claim *queue.Claim, unowned time.Duration) {
 	o.metrics.Unowned.Observe(unowned.Seconds())
 }
 
-// released counts one that it has given back, or lost.
-func (o *ownership) released(s lowkiq.Shard) {
+// countRelease counts a shard that the instance has given back, or lost.
+func (o *ownership) countRelease(s lowkiq.Shard) {
 	o.queues.handled[s.Queue].metrics.Owned.Dec()
 	o.metrics.Moves.Inc()
 }
 
-// drainPatience is how long a leaving node waits for a plan that names new owners.
+// drainPatience is the time that a leaving node waits for a plan with new owners.
 const drainPatience = time.Second
 
-// handOver lets the plan take the shards one by one before the node leaves: a shard goes on working
-// until its next owner is named. It returns when all are gone, when no other node could take them,
-// or after drainPatience.
+// handOver lets the plan take the shards one by one before the node leaves. Work on a shard goes on until the plan names the
+// next owner. handOver returns when all shards are gone, when no other node could take them, or after drainPatience.
 func (o *ownership) handOver(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, drainPatience)
 	defer cancel()
-	if view, err := o.cluster.Look(ctx); err == nil && !o.replaceable(view) {
+	if view, err := o.cluster.ReadView(ctx); err == nil && !o.hasSuccessor(view) {
 		return
 	}
 	for len(o.claims.All()) > 0 {
@@ -114,20 +113,20 @@ func (o *ownership) handOver(ctx context.Context) {
 			return
 		case <-o.keeper.Lost():
 			return
-		case <-o.claims.Gone():
+		case <-o.claims.Removed():
 		}
 	}
 }
 
-// replaceable reports whether another node can take this one's shards.
-func (o *ownership) replaceable(view rebalance.View) bool {
+// hasSuccessor reports whether another node can take shards of this node.
+func (o *ownership) hasSuccessor(view rebalance.View) bool {
 	return slices.ContainsFunc(view.Peers, func(p rebalance.Peer) bool {
 		return p.Leased && !p.Draining && !p.Superseded && p.Boot != o.boot &&
 			slices.ContainsFunc(p.Queues, func(q string) bool { return o.queues.handled[q] != nil })
 	})
 }
 
-// claimsRedis is the Redis of an instance's claims.
+// claimsRedis implements claims.Redis.
 type claimsRedis struct {
 	client *queue.Client
 	leases *queuelease.Index

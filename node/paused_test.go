@@ -9,11 +9,12 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
+	"github.com/lowkiq/lowkiq/queue/rules"
 	"github.com/lowkiq/lowkiq/status"
 )
 
-// TestPaused: a paused queue is not popped, not by a node that starts later either.
+// TestPaused checks that a paused queue is not popped, also by a node that starts later.
 func TestPaused(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t)
@@ -65,13 +66,13 @@ func prepared(t *testing.T, url string) *Node {
 	if err := n.Handle(QueueConfig{Name: "orders", Shards: 1}, lowkiq.HandlerFunc(nothing)); err != nil {
 		t.Fatal(err)
 	}
-	if err := n.prepare(t.Context()); err != nil {
+	if err := n.prepareRun(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	return n
 }
 
-// TestPausedBeforeStart: the first pop knows, without a renewal in between.
+// TestPausedBeforeStart checks that the first pop knows of a pause, before any renewal.
 func TestPausedBeforeStart(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t)
@@ -85,14 +86,14 @@ func TestPausedBeforeStart(t *testing.T) {
 	}
 }
 
-// TestNothingBeginsAfterPause: once all leases say so, no job of a paused queue begins any more, however the pause falls between
-// pops, answers and turns.
+// TestNothingBeginsAfterPause checks that no job of a paused queue begins once all leases say that it is paused, at whatever
+// moment the pause comes.
 func TestNothingBeginsAfterPause(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t)
 	p := open(t, srv.URL(), 4)
 	var begun atomic.Int64
-	run := start(t, Config{Redis: srv.URL(), Concurrency: 6}, QueueConfig{Shards: 4, BatchSize: 3, ShardConcurrency: 2}, func(context.Context, *lowkiq.Batch) error {
+	run := start(t, Config{Redis: srv.URL(), Concurrency: 6}, QueueConfig{Shards: 4, Rules: rules.Rules{BatchSize: 3, ShardConcurrency: 2}}, func(context.Context, *lowkiq.Batch) error {
 		begun.Add(1)
 		return nil
 	}).serving()
@@ -102,7 +103,7 @@ func TestNothingBeginsAfterPause(t *testing.T) {
 	defer cancel()
 	others.Go(func() {
 		for ctx.Err() == nil {
-			run.instance().keeper.Poke()
+			run.instance().keeper.RenewNow()
 			time.Sleep(time.Millisecond) // renewals, not a wait
 		}
 	})
@@ -133,8 +134,8 @@ func TestNothingBeginsAfterPause(t *testing.T) {
 	p.drained()
 }
 
-// TestPausedAsItStarts: a node that was about to take its lease when the queue was paused, and which who waits for the pause
-// cannot see, begins nothing of it.
+// TestPausedAsItStarts checks that a node begins no job of a queue that was paused just before the node took its lease, when
+// the command that waits for the pause could not see the node.
 func TestPausedAsItStarts(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t)
@@ -143,17 +144,17 @@ func TestPausedAsItStarts(t *testing.T) {
 	if err := p.client.Registry().Pause(t.Context(), "orders"); err != nil {
 		t.Fatal(err)
 	}
-	if late, err := status.AwaitPause(t.Context(), n.Cluster(), "orders"); err != nil || len(late) > 0 {
+	if late, err := status.AwaitPause(t.Context(), status.Of(n), "orders"); err != nil || len(late) > 0 {
 		t.Fatalf("got %v, %v; want nobody: the node has no lease", late, err)
 	}
 	in := newInstance(t.Context(), n, 1)
 	defer in.cancelIO()
-	taken, err := in.take()
+	taken, err := in.takeLease()
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !n.queues.handled["orders"].paused.Load() {
 		t.Error("the node has its lease, may begin now, and does not know that the queue is paused")
 	}
-	in.drop(taken)
+	in.dropLease(taken)
 }

@@ -8,13 +8,13 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/redistest"
-	"github.com/lowkiq/lowkiq/internal/tier"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/tier"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
-// TestNodePromotion: the master of a Redis Cluster that has the leases is gone for good. Soon after its replica is promoted a node
-// serves all shards, which lie on all masters.
+// TestNodePromotion removes the master of a Redis Cluster that has the leases for good. Soon after the promotion of its replica
+// a node serves all shards, which lie on all masters.
 func TestNodePromotion(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -65,7 +65,7 @@ func TestNodePromotion(t *testing.T) {
 			})
 			took := time.Since(at)
 			t.Logf("all shards are served %s after the promotion", took)
-			if took > 15*time.Second {
+			if took > 30*time.Second { // go-redis by itself takes up to a minute
 				t.Errorf("all shards are served %s after the promotion, want 3 s on an idle machine", took)
 			}
 		})

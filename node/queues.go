@@ -11,41 +11,45 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/process/handling"
+	"github.com/lowkiq/lowkiq/internal/verdict"
 	"github.com/lowkiq/lowkiq/metrics"
 	"github.com/lowkiq/lowkiq/node/internal/claims"
+	"github.com/lowkiq/lowkiq/node/internal/limits"
 	"github.com/lowkiq/lowkiq/node/internal/runner"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
-// handled is a queue that this node handles: its rules, its handler, its metrics.
+// handled is a queue that this node handles, with its rules, handler and metrics.
 type handled struct {
 	rules      QueueConfig
-	configured QueueConfig                 // the same, as it was given
-	live       atomic.Pointer[QueueConfig] // what is in force instead, see rules.go; holds nil: rules is
-	change     atomic.Pointer[func()]      // has the runners of the last instance go by what is in force; holds nil before the first
-	// asRegistered: the rules name no shard count, and that of the registry holds.
+	configured QueueConfig                 // the same rules as they were given, without defaults
+	live       atomic.Pointer[QueueConfig] // rules in force, see rules.go; nil if the field rules has them
+	change     atomic.Pointer[func()]      // applies the rules in force to the runners of the last instance; nil before the first
+	// asRegistered means that the rules name no number of shards, so that the registry decides.
 	asRegistered bool
 	metrics      *metrics.Queue
 	paused       atomic.Bool
-	// resumes: it goes on once the lease does not say any more that it is paused. Only renewals read and write it.
+	// resumes means that the queue is resumed once the lease no longer says that it is paused. Only renewals use it.
 	resumes bool
 	queue   *queue.Queue // set by Run; nil while its entry is damaged or refused
-	refused *refusal     // of its registration between two instances; or nil
+	refused *refusal     // of its registration between two instances; nil if it was not refused
 
 	handler lowkiq.Handler // with middlewares
-	// What else the handler can do; each may be nil.
-	service  interface{ Run(context.Context) error } // its own loop
-	reserve  runner.Reserve                          // sets aside what it needs for a call
-	grant    func(time.Duration)                     // takes for how long it may run on without news
-	children func() (running, busy int)              // its processes, and those that have a batch
-	ready    func() error                            // why it cannot work
-	asking   *question                               // of ready, without an answer
+	// The optional abilities of the handler. Each may be nil.
+	service  interface{ Run(context.Context) error } // runs its own loop
+	reserve  runner.Reserve                          // reserves a scarce resource for a call
+	grant    func(time.Duration)                     // gets how long it may run without further news
+	children func() (running, busy int)              // returns its processes, and the processes with a batch
+	ready    func() error                            // returns why it cannot work
 
-	processes   int                // most that the handler runs; 0: it needs none
-	processWait *metrics.Histogram // how long batches wait for reserve; nil without it
+	readyCall *readyCall // call of ready that has not returned
+
+	processes   int                // maximum number of processes that the handler runs; 0 if it needs none
+	processWait *metrics.Histogram // time that batches wait in reserve; nil without reserve
 }
 
-// newHandled joins rules with a handler, and finds out what else the handler can do.
+// newHandled joins rules with a handler, and finds the optional abilities of the handler.
 func newHandled(rules QueueConfig, handler lowkiq.Handler, m *metrics.Metrics) *handled {
 	asRegistered, configured := rules.Shards == 0, rules
 	rules = rules.WithDefaults()
@@ -71,25 +75,25 @@ func newHandled(rules QueueConfig, handler lowkiq.Handler, m *metrics.Metrics) *
 	for i := len(rules.Middlewares) - 1; i >= 0; i-- {
 		handler = rules.Middlewares[i](handler)
 	}
-	if rules.Push.Codec.Decode != nil {
-		// Middlewares see what the handler sees.
-		handler = runner.Decoded(rules.Push.Codec.Decode, handler)
+	if rules.Codec.Decode != nil {
+		// Middlewares get decoded payloads, like the handler.
+		handler = verdict.Decoded(rules.Codec.Decode, handler)
 	}
 	on.handler = handler
 	return on
 }
 
-// shards is how many the queue has, 0 while that is not known.
-func (on *handled) shards() int {
+// shardCount returns how many shards the queue has, or 0 while that is not known.
+func (on *handled) shardCount() int {
 	if on.queue == nil {
 		return 0
 	}
 	return on.queue.Shards
 }
 
-// concurrency bounds the calls of the queue on this node, 0 = only the node's own bound does: what
-// the rules say, and no more than the handler has processes.
-func (on *handled) concurrency(rules *QueueConfig) int {
+// maxCalls returns the maximum number of calls of the queue on this node. It is the rules' number, but at most the number
+// of the handler's processes. 0 sets no maximum beside the node's own.
+func (on *handled) maxCalls(rules *QueueConfig) int {
 	n := rules.Concurrency
 	if on.processes > 0 && (n == 0 || on.processes < n) {
 		n = on.processes
@@ -97,20 +101,20 @@ func (on *handled) concurrency(rules *QueueConfig) int {
 	return n
 }
 
-// forRunners is what the runners of an instance share of the queue.
-func (on *handled) forRunners(format func(error) string, rate runner.Rate, groups runner.AskGroups) *runner.Queue {
+// forRunners returns the state of the queue that the runners of an instance share.
+func (on *handled) forRunners(home handling.Home, format func(error) string, l *limits.Queue) *runner.Queue {
 	rules := on.rulesNow()
 	return runner.NewQueue(runner.Queue{
-		Rules: rules.forRunner(format), Handler: on.handler, Reserve: on.reserve, Concurrency: on.concurrency(rules), Paused: &on.paused,
-		Metrics: on.metrics, ProcessWait: on.processWait, Rate: rate, AskGroups: groups,
+		Rules: rules.forRunner(format), Handler: on.handler, Home: home, Reserve: on.reserve, Concurrency: on.maxCalls(rules), Paused: &on.paused,
+		Metrics: on.metrics, ProcessWait: on.processWait, Slots: l.NodeSlots(), Calls: l.CallSlots(), Limits: l,
 	})
 }
 
-// fits says why this node cannot handle the queue as the registry has it, whatever layout its
-// shards have; nil if it can, or can once it has registered the queue: by that a queue without a
-// codec gets one.
-func (on *handled) fits(entry queue.Entry, redis string) error {
-	name, codec := on.rules.Name, on.rules.Push.Codec.Name
+// checkEntry returns why this node cannot handle a queue with this entry in the registry, and nil if it can. An entry
+// without a codec is no reason, because the registration adds the codec. checkEntry does not compare the layout of
+// shards.
+func (on *handled) checkEntry(entry queue.RegistryEntry, redis string) error {
+	name, codec := on.rules.Name, on.rules.Codec.Name
 	if !on.asRegistered && entry.Shards != on.rules.Shards {
 		return fmt.Errorf("queue %q has %d shards in redis %s, not %d: %w; configure %d",
 			name, entry.Shards, redis, on.rules.Shards, lowkiq.ErrShardCount, entry.Shards)
@@ -121,47 +125,47 @@ func (on *handled) fits(entry queue.Entry, redis string) error {
 	return cmp.Or(entry.Readable(name), entry.Stores(name, codec))
 }
 
-// refusal is why a queue could not be registered, what its entry was then, and when that was.
+// refusal is the failure of a queue's registration.
 type refusal struct {
 	err   error
-	entry queue.Entry
-	at    time.Duration // sinceBoot
+	entry queue.RegistryEntry // at that time
+	at    time.Duration       // time of the refusal, by sinceBoot
 }
 
-// refusedTTLs is how long a refusal is believed while the entry stays as it was: another try costs
-// an instance, and with that the handler calls of all queues.
-const refusedTTLs = 10
+// maxRefusalTTLs is how long, in ttls, a refusal counts while the entry does not change. Another attempt ends the instance,
+// and with it the handler calls of all queues.
+const maxRefusalTTLs = 10
 
-// holds returns the refusal's error, nil if a registration is worth another try.
-func (r *refusal) holds(entry queue.Entry, ttl time.Duration) error {
-	if r == nil || sinceBoot()-r.at > refusedTTLs*ttl || !reflect.DeepEqual(r.entry, entry) {
+// validError returns the refusal's error, or nil if a registration should be tried again.
+func (r *refusal) validError(entry queue.RegistryEntry, ttl time.Duration) error {
+	if r == nil || sinceBoot()-r.at > maxRefusalTTLs*ttl || !reflect.DeepEqual(r.entry, entry) {
 		return nil
 	}
 	return r.err
 }
 
-// queues are those that the node handles, and the registry of all.
+// queues has the queues that the node handles, and the registry of all queues.
 type queues struct {
 	handled  map[string]*handled      // by name; not written after Run began
-	registry atomic.Pointer[registry] // as last read; holds nil before
+	registry atomic.Pointer[registry] // as last read; nil before
 	inForce  inForce
 	client   *queue.Client
-	leases   *queue.Client // reads the registry: it has the patience of a lease's renewal
+	leases   *queue.Client // reads the registry, with the timeout of a lease's renewal
 	log      *slog.Logger
 }
 
-// registry are the queues as last read from Redis. One whose entry is damaged stays what it was, so
-// that the plan need not change for it and again once it is mended; no node handles it meanwhile.
+// registry has the queues as last read from Redis. A queue whose entry is damaged keeps its last entry. Otherwise the plan
+// would change twice, when the entry is damaged and when it is mended. No node handles such a queue meanwhile.
 type registry struct {
-	all     map[string]queue.Entry
+	entries map[string]queue.RegistryEntry
 	damaged map[string]error // why a queue's entry cannot be read
-	at      time.Duration    // sinceBoot before it was read
+	at      time.Duration    // time before the reading, by sinceBoot
 }
 
-// open registers the handled queues, and finds out which of them are paused.
-func (q *queues) open(ctx context.Context) error {
+// registerAll registers the handled queues, and reads which of them are paused.
+func (q *queues) registerAll(ctx context.Context) error {
 	for _, on := range q.handled {
-		if err := q.register(ctx, on); err != nil {
+		if err := q.registerQueue(ctx, on); err != nil {
 			return err
 		}
 	}
@@ -175,18 +179,20 @@ func (q *queues) open(ctx context.Context) error {
 	return q.readRules(ctx)
 }
 
-// register finds a queue's shards. One whose entry is damaged has none until that is mended: the
-// node's other queues go on.
-func (q *queues) register(ctx context.Context, on *handled) error {
-	err := q.find(ctx, on)
+// registerQueue registers a queue and finds its shards. A queue whose entry is damaged has no shards until the entry is
+// mended. The other queues of the node go on.
+func (q *queues) registerQueue(ctx context.Context, on *handled) error {
+	err := q.findShards(ctx, on)
 	if errors.Is(err, queue.ErrEntryDamaged) {
-		on.queue, err = nil, nil // the log and the status tell with the first renewal of the lease
+		on.queue, err = nil, nil // the first renewal of the lease reports it
 	}
 	return err
 }
 
-// find finds a queue's shards: those of the registry where the rules name no count.
-func (q *queues) find(ctx context.Context, on *handled) (err error) {
+// findShards finds a queue's shards in the registry. It registers the queue if the rules name a number of shards, or if the
+// registry does not have the queue. A queue without a number in its rules takes the registered number, so that nodes with
+// different files cannot disagree about the shard of an id.
+func (q *queues) findShards(ctx context.Context, on *handled) (err error) {
 	if on.asRegistered {
 		on.queue, err = q.client.Queue(ctx, on.rules.Name)
 	}
@@ -197,16 +203,16 @@ func (q *queues) find(ctx context.Context, on *handled) (err error) {
 		return err
 	}
 	on.rules.Shards = on.queue.Shards
-	on.rules.Journal = on.configured.Journal.withDefaults(on.rules.Shards)
-	on.live.Store(nil) // the next look at what was set at run time finds it anew
+	on.rules.Journal = on.configured.Journal.WithDefaults(on.rules.Shards)
+	on.live.Store(nil) // the next reading of the settings applies them again
 	delete(q.inForce.values, on.rules.Name)
 	q.inForce.version = ""
 	on.metrics.Shards.Set(float64(on.queue.Shards))
 	return q.client.Registry().Publish(ctx, on.rules.Name)
 }
 
-// read reads the registry.
-func (q *queues) read(ctx context.Context) (*registry, error) {
+// readRegistry reads the registry.
+func (q *queues) readRegistry(ctx context.Context) (*registry, error) {
 	begun := sinceBoot()
 	entries, damaged, err := q.leases.Registry().Read(ctx, q.client.Registry())
 	if err != nil {
@@ -214,10 +220,10 @@ func (q *queues) read(ctx context.Context) (*registry, error) {
 	}
 	was := cmp.Or(q.registry.Load(), &registry{})
 	for name, err := range damaged {
-		if entry, known := was.all[name]; known {
+		if entry, known := was.entries[name]; known {
 			entries[name] = entry
 		}
-		if q.handled[name] == nil && was.damaged[name] == nil { // the instance tells of its own
+		if q.handled[name] == nil && was.damaged[name] == nil { // the instance reports handled queues
 			q.log.Error("a queue's entry in the registry cannot be read", "queue", name, "err", err)
 		}
 	}
@@ -226,28 +232,27 @@ func (q *queues) read(ctx context.Context) (*registry, error) {
 	return r, nil
 }
 
-// within returns the entries as they were read within this time, or reads them.
-func (q *queues) within(ctx context.Context, age time.Duration) (map[string]queue.Entry, error) {
+// entriesWithin returns the entries of the registry, which it reads if the last reading is older than age.
+func (q *queues) entriesWithin(ctx context.Context, age time.Duration) (map[string]queue.RegistryEntry, error) {
 	r := q.registry.Load()
 	if r == nil || sinceBoot()-r.at > age {
 		var err error
-		if r, err = q.read(ctx); err != nil {
+		if r, err = q.readRegistry(ctx); err != nil {
 			return nil, err
 		}
 	}
-	return r.all, nil
+	return r.entries, nil
 }
 
-// registerAgain writes a queue into a registry that has lost it, or from which it was deleted while
-// this node started.
+// registerAgain writes a queue that the registry has lost, or that was deleted while this node started.
 func (q *queues) registerAgain(ctx context.Context, on *handled) {
 	if _, err := q.leases.Registry().Restore(ctx, on.queue); err != nil {
-		q.log.Error("queue not registered again", "queue", on.rules.Name, "err", err)
+		q.log.Error("queue could not be registered again", "queue", on.rules.Name, "err", err)
 	}
 }
 
-// registerAnew finds the shards of queues that were deleted and registered anew, and what was set of them at run time. It is
-// called between two instances, before the parts of the next one are built: nothing else looks at the queues then.
+// registerAnew finds the shards and settings of queues that were deleted and registered anew. It is called between two
+// instances, before the parts of the next instance are built. Nothing else uses the queues then.
 func (q *queues) registerAnew(ctx context.Context, absent *claims.AbsentInstances) error {
 	registry := q.registry.Load()
 	if registry == nil {
@@ -255,19 +260,19 @@ func (q *queues) registerAnew(ctx context.Context, absent *claims.AbsentInstance
 	}
 	found := false
 	for name, on := range q.handled {
-		if entry, there := registry.all[name]; on.queue != nil && (!there || registry.damaged[name] != nil || on.queue.Serves(entry)) {
+		if entry, there := registry.entries[name]; on.queue != nil && (!there || registry.damaged[name] != nil || on.queue.Serves(entry)) {
 			continue
 		}
 		found = true
-		if err := q.register(ctx, on); err != nil {
+		if err := q.registerQueue(ctx, on); err != nil {
 			if queue.Transient(err) || ctx.Err() != nil {
 				return err
 			}
-			// It has changed again, or Redis refuses it for another reason. The other queues go on.
-			q.log.Error("a queue that was registered anew is not handled", "queue", name, "err", err)
-			on.queue, on.refused = nil, &refusal{err, registry.all[name], sinceBoot()}
+			// The entry has changed again, or Redis refuses the queue for another reason. The other queues go on.
+			q.log.Error("a queue was registered anew and cannot be handled", "queue", name, "err", err)
+			on.queue, on.refused = nil, &refusal{err, registry.entries[name], sinceBoot()}
 		}
-		absent.NotLastOwnerOf(name)
+		absent.ClearLastOwners(name)
 	}
 	if !found {
 		return nil
@@ -275,8 +280,8 @@ func (q *queues) registerAnew(ctx context.Context, absent *claims.AbsentInstance
 	return q.readRules(ctx)
 }
 
-// shards are those of all queues that are handled.
-func (q *queues) shards() (shards []*queue.Shard) {
+// allShards returns the shards of all handled queues.
+func (q *queues) allShards() (shards []*queue.Shard) {
 	for _, on := range q.handled {
 		if on.queue != nil {
 			shards = append(shards, on.queue.All()...)
@@ -285,9 +290,9 @@ func (q *queues) shards() (shards []*queue.Shard) {
 	return shards
 }
 
-// shard is nil for a shard that is not handled.
-func (q *queues) shard(s lowkiq.Shard) *queue.Shard {
-	if on := q.handled[s.Queue]; on != nil && s.Index >= 0 && s.Index < on.shards() {
+// findShard returns a shard of a handled queue, or nil.
+func (q *queues) findShard(s lowkiq.Shard) *queue.Shard {
+	if on := q.handled[s.Queue]; on != nil && s.Index >= 0 && s.Index < on.shardCount() {
 		return on.queue.Shard(s.Index)
 	}
 	return nil
@@ -303,8 +308,8 @@ func (q *queues) haveChildren() bool {
 	return false
 }
 
-// grant tells handlers that are processes for how long they may run on without news.
-func (q *queues) grant(remaining time.Duration) {
+// grantChildren tells handlers with child processes for how long these may run without further news.
+func (q *queues) grantChildren(remaining time.Duration) {
 	for _, on := range q.handled {
 		if on.grant != nil {
 			on.grant(remaining)
@@ -312,8 +317,8 @@ func (q *queues) grant(remaining time.Duration) {
 	}
 }
 
-// children are the processes that handlers run, by queue.
-func (q *queues) children() map[string]metrics.Use {
+// childUse returns the child processes of handlers, by queue.
+func (q *queues) childUse() map[string]metrics.Use {
 	all := map[string]metrics.Use{}
 	for name, on := range q.handled {
 		if on.children != nil {

@@ -8,11 +8,12 @@ import (
 	"slices"
 	"time"
 
+	"github.com/lowkiq/lowkiq/internal/process/identity"
 	"github.com/lowkiq/lowkiq/node/internal/cluster"
 	"github.com/lowkiq/lowkiq/queue/recurring"
 )
 
-// checkRecurring says what is wrong with what recurs by the configuration.
+// checkRecurring returns the faults of the configured recurring entries, joined, or nil.
 func checkRecurring(file map[string]recurring.Spec) error {
 	if len(file) > recurring.MaxEntries {
 		return fmt.Errorf("recurring: %d entries, at most %d are allowed", len(file), recurring.MaxEntries)
@@ -24,13 +25,14 @@ func checkRecurring(file map[string]recurring.Spec) error {
 	return errors.Join(errs...)
 }
 
-// recur pushes what recurs until ctx ends. The leader does at once, others what is late by a ttl; a node
-// in no cluster always leads: several of them push the same, and once.
-func (n *Node) recur(ctx context.Context) error {
+// runRecurring pushes the jobs of recurring entries until ctx ends. The leader pushes them at once. Other nodes push ticks that
+// are late by a ttl. A node in no cluster always counts as leader. If several nodes push a tick, it is stored once.
+func (n *Node) runRecurring(ctx context.Context) error {
 	begun := sinceBoot()
 	firer := &recurring.Firer{
-		Leads:    n.leads,
-		Files:    func(ctx context.Context) ([]string, bool) { return n.recurringFiles(ctx, n.cluster.Load()) },
+		Leads:    n.isLeader,
+		Files:    func(ctx context.Context) ([]recurring.Process, bool) { return n.recurringFiles(ctx, n.cluster.Load()) },
+		Boot:     n.boot,
 		Patience: n.cfg.TTL,
 		File:     n.cfg.Recurring,
 		Since: func(ctx context.Context) (time.Time, error) {
@@ -39,7 +41,7 @@ func (n *Node) recur(ctx context.Context) error {
 		},
 		Late: func(late time.Duration) { n.metrics.RecurringLate.Set(late.Seconds()) }, Missed: n.metrics.RecurringMissed,
 		Warn: func(op string, err error) {
-			if ctx.Err() == nil && !n.outages.note(op, err) {
+			if ctx.Err() == nil && !n.outages.reportFailure(op, err) {
 				n.log.Warn(op+": failed", "err", err)
 			}
 		},
@@ -49,27 +51,25 @@ func (n *Node) recur(ctx context.Context) error {
 	return nil
 }
 
-// recurringFiles are the names that the leases of now say files have.
-func (n *Node) recurringFiles(ctx context.Context, c *cluster.Cluster) (names []string, known bool) {
-	if c != nil {
-		live, _, known := c.Live()
+// recurringFiles returns the live processes with the names of the entries in their files, as their leases say. known is
+// false if the leases could not be read.
+func (n *Node) recurringFiles(ctx context.Context, c *cluster.Cluster) (all []recurring.Process, known bool) {
+	if c == nil {
+		live, err := identity.Live(ctx, n.client.Leases())
 		for _, info := range live {
-			names = append(names, info.Recurring...)
+			all = append(all, recurring.Process{Boot: info.Boot, Names: info.Recurring})
 		}
-		return names, known
+		return all, err == nil
 	}
-	live, err := leased(ctx, n.client.Leases())
-	if err != nil {
-		return nil, false
-	}
+	live, _, known := c.RecentLeases()
 	for _, info := range live {
-		names = append(names, info.Recurring...)
+		all = append(all, recurring.Process{Boot: info.Boot, Names: info.Recurring})
 	}
-	return names, true
+	return all, known
 }
 
-// leads reports whether this node leads; one in no cluster always does.
-func (n *Node) leads() bool {
+// isLeader reports whether this node leads. A node in no cluster always does.
+func (n *Node) isLeader() bool {
 	c := n.cluster.Load()
 	return c == nil || c.Status().Leading
 }

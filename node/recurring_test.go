@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -11,7 +12,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 	"github.com/lowkiq/lowkiq/queue/recurring"
 )
 
@@ -55,20 +56,21 @@ func everySecond() map[string]recurring.Spec {
 	return map[string]recurring.Spec{"tick": {Every: recurring.Duration(time.Second), Queue: "orders", Payload: []byte(`{"at":"{tick}"}`)}}
 }
 
-// A node in no cluster pushes what its file has.
+// TestRecurringOnOneNode checks that a node in no cluster pushes the entries of its file.
 func TestRecurringOnOneNode(t *testing.T) {
 	t.Parallel()
 	var got ticks
 	n := start(t, Config{Redis: redistest.Start(t).URL(), Recurring: everySecond()}, QueueConfig{}, got.handle)
 	await(t, "three ticks", func() bool { return got.n() >= 3 })
-	if names, known := n.recurringFiles(t.Context(), nil); !known || !slices.Equal(names, []string{"tick"}) {
-		t.Errorf("got %v %v, want the name of the file", names, known)
+	live, known := n.recurringFiles(t.Context(), nil)
+	if want := []recurring.Process{{Boot: n.boot, Names: []string{"tick"}}}; !known || !reflect.DeepEqual(live, want) {
+		t.Errorf("got %v %v, want %v", live, known, want)
 	}
 	n.stop()
 	got.check(t)
 }
 
-// Of a cluster the leader pushes; its end loses no tick and doubles none.
+// TestRecurringSurvivesItsLeader checks that the leader of a cluster pushes, and that its end neither loses nor doubles a tick.
 func TestRecurringSurvivesItsLeader(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t)
@@ -79,7 +81,7 @@ func TestRecurringSurvivesItsLeader(t *testing.T) {
 		if i == 0 {
 			file["tick"] = everySecond()["tick"]
 		}
-		cfg := Config{Name: fmt.Sprint("n", i), Redis: srv.URL(), Bind: "127.0.0.1:0", TTL: shortTTL, Recurring: file}
+		cfg := Config{Name: fmt.Sprint("n", i), Redis: srv.URL(), Bind: "127.0.0.1:0", TTL: 10 * time.Second, Recurring: file} // a lease that is lost has its jobs handled again
 		nodes = append(nodes, start(t, cfg, QueueConfig{Shards: 4}, got.handle))
 	}
 	await(t, "ticks", func() bool { return got.n() >= 2 })
@@ -89,7 +91,11 @@ func TestRecurringSurvivesItsLeader(t *testing.T) {
 		if leader < 0 {
 			return false
 		}
-		names, known := nodes[leader].recurringFiles(t.Context(), nodes[leader].cluster.Load())
+		live, known := nodes[leader].recurringFiles(t.Context(), nodes[leader].cluster.Load())
+		var names []string
+		for _, one := range live {
+			names = append(names, one.Names...)
+		}
 		slices.Sort(names)
 		return known && slices.Equal(names, []string{"daily-0", "daily-1", "daily-2", "tick"})
 	})
@@ -108,5 +114,26 @@ func TestRecurringIsValidated(t *testing.T) {
 	_, err := New(Config{Name: "n", Recurring: file})
 	if err == nil || !strings.Contains(err.Error(), `"a"`) || !strings.Contains(err.Error(), "never comes") || !strings.Contains(err.Error(), `"b"`) {
 		t.Errorf("got %v, want both entries refused", err)
+	}
+}
+
+// TestUnknownQueuesOfRecurring checks that the status warns from the start about a mistyped queue in a file, until the queue is
+// known.
+func TestUnknownQueuesOfRecurring(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	every := recurring.Spec{Every: recurring.Duration(time.Hour), Queue: "ordres"}
+	right := every
+	right.Queue = "orders"
+	run := start(t, Config{Redis: srv.URL(), Recurring: map[string]recurring.Spec{"report": every, "sync": right}}, QueueConfig{Shards: 1}, nothing).serving()
+	if !run.warned(`the recurring entry report pushes to queue "ordres", which is not registered; its ticks are refused until a node handles it; did you mean "orders"?`) || run.warned("recurs as sync") {
+		known, err := run.Cluster().Status(t.Context())
+		t.Errorf("got %q, %v", known.Warnings, err)
+	}
+	if _, err := run.Client().Register(t.Context(), lowkiq.Queue{Name: "ordres", Shards: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if run.warned("recurs as report") {
+		t.Error("got a warning of a queue that is registered")
 	}
 }

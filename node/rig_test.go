@@ -17,10 +17,12 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/judge"
-	"github.com/lowkiq/lowkiq/internal/tier"
+	"github.com/lowkiq/lowkiq/internal/process/identity"
+	"github.com/lowkiq/lowkiq/internal/testing/tier"
+	"github.com/lowkiq/lowkiq/lab/judge"
 	"github.com/lowkiq/lowkiq/node/internal/runner"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/status"
 )
 
 // patience is for a machine that runs all packages' tests at once.
@@ -36,7 +38,7 @@ func await(t testing.TB, what string, condition func() bool) {
 		select {
 		case <-tick.C:
 		case <-deadline:
-			t.Fatalf("not within %s: %s\n%s", patience, what, runner.Stacks())
+			t.Fatalf("not within %s: %s\n%s", patience, what, runner.AllStacks())
 		}
 	}
 }
@@ -47,7 +49,7 @@ func receive[T any](t testing.TB, what string, ch <-chan T) (v T) {
 	select {
 	case v = <-ch:
 	case <-time.After(patience):
-		t.Fatalf("not within %s: %s\n%s", patience, what, runner.Stacks())
+		t.Fatalf("not within %s: %s\n%s", patience, what, runner.AllStacks())
 	}
 	return v
 }
@@ -60,6 +62,9 @@ type running struct {
 	ended  chan struct{}
 	err    error
 }
+
+// Cluster answers questions about the cluster, as the API of a node does.
+func (r *running) Cluster() status.Cluster { return status.Of(r.Node) }
 
 // calmTTL is the ttl of tests that need none to run out: a machine that stands still for
 // seconds must not cost them a lease.
@@ -92,7 +97,7 @@ func startQueues(t testing.TB, cfg Config, queues ...func(*Node) error) *running
 		cfg.OnOverrun = func([]byte) { t.Log("a handler was not cancelled in time; with exit 75 here ended all tests") }
 	}
 	if cfg.hung == nil {
-		cfg.hung = func(why string) { t.Errorf("%s\n%s", why, runner.Stacks()) }
+		cfg.hung = func(why string) { t.Errorf("%s\n%s", why, runner.AllStacks()) }
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
@@ -120,7 +125,7 @@ func (r *running) renew() {
 	in := r.instance()
 	for range 3 {
 		good := in.keeper.SafeEnd()
-		in.keeper.Poke()
+		in.keeper.RenewNow()
 		await(r.t, "a renewal", func() bool { return in.keeper.SafeEnd() > good || in.keeper.Ended() })
 	}
 }
@@ -137,12 +142,12 @@ func (r *running) instance() *instance { return r.Node.current.Load() }
 // refusals is what the lease of the only node tells of what it is refused.
 func (p *producer) refusals() (told []string) {
 	p.t.Helper()
-	live, err := leased(p.t.Context(), p.client.Leases())
+	live, err := identity.Live(p.t.Context(), p.client.Leases())
 	if err != nil || len(live) != 1 {
 		p.t.Fatalf("got %d leases, %v, want one", len(live), err)
 	}
 	for _, info := range live {
-		told = refusalsOf(info)
+		told = info.Refused
 	}
 	return told
 }
@@ -274,7 +279,7 @@ var errBoom = errors.New("boom")
 
 func open(t testing.TB, url string, shards int) *producer {
 	t.Helper()
-	client, err := queue.Open(queue.Config{Redis: url})
+	client, err := queue.Open(queue.Config{Redis: url, Timeout: patience / 2})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 	"github.com/lowkiq/lowkiq/web"
 	"github.com/lowkiq/lowkiq/web/auth"
 	"github.com/lowkiq/lowkiq/web/dashboard"
@@ -52,7 +52,7 @@ func TestLeaksAreFound(t *testing.T) {
 	}
 }
 
-// Whatever a node says, at any level and anywhere, its secrets are not in it.
+// TestNoSecretIsTold checks that no secret is in any output of a node, at any level.
 func TestNoSecretIsTold(t *testing.T) {
 	t.Parallel()
 	secrets := map[string]string{

@@ -2,31 +2,25 @@ package node
 
 import (
 	"context"
-	"fmt"
-	"net"
 	"strings"
 	"testing"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 )
 
-// TestGossipPortTaken: a node that cannot gossip says so and ends.
+// TestGossipPortTaken checks that a node that cannot gossip reports it and ends.
 func TestGossipPortTaken(t *testing.T) {
 	t.Parallel()
-	url := redistest.Start(t).URL()
-	for {
-		taken := takenPort(t)
-		err := ending(t, Config{Name: "n1", Redis: url, Bind: taken})
-		switch {
-		case err == nil:
-			t.Error("the node ended without an error")
-		case strings.Contains(err.Error(), "raft listens one port above gossip"):
-			continue // somebody else has taken that one meanwhile
-		case !strings.Contains(err.Error(), "gossip on "+taken):
-			t.Errorf("got %v, want an error that names the address", err)
-		}
-		return
+	addresses := redistest.Addresses(t, 2)
+	taken, err := redistest.Listen(addresses[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	err = ending(t, Config{Name: "n1", Redis: redistest.Start(t).URL(), Bind: addresses[0]})
+	if err == nil || !strings.Contains(err.Error(), "gossip on "+addresses[0]) {
+		t.Errorf("got %v, want an error that names %s", err, addresses[0])
 	}
 }
 
@@ -45,16 +39,16 @@ func ending(t *testing.T, cfg Config) error {
 	return receive(t, "the node's end", ended)
 }
 
-// TestRaftPortTaken: a node that cannot start gives its HTTP port back.
+// TestRaftPortTaken checks that a node that cannot start frees its HTTP port.
 func TestRaftPortTaken(t *testing.T) {
 	t.Parallel()
-	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	addresses := redistest.Addresses(t, 2)
+	taken, err := redistest.Listen(addresses[1])
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer taken.Close()
-	bind := fmt.Sprintf("127.0.0.1:%d", taken.Addr().(*net.TCPAddr).Port-1)
-	n, err := New(Config{Name: "n1", Redis: redistest.Start(t).URL(), Bind: bind})
+	n, err := New(Config{Name: "n1", Redis: redistest.Start(t).URL(), Bind: addresses[0]})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,27 +65,7 @@ func TestRaftPortTaken(t *testing.T) {
 	}
 }
 
-// takenPort listens on a port, the one above which was free, and returns its address.
-func takenPort(t *testing.T) string {
-	t.Helper()
-	for range 100 {
-		taken, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		above := fmt.Sprintf("127.0.0.1:%d", taken.Addr().(*net.TCPAddr).Port+1)
-		if next, err := net.Listen("tcp", above); err == nil {
-			next.Close()
-			t.Cleanup(func() { taken.Close() })
-			return taken.Addr().String()
-		}
-		taken.Close()
-	}
-	t.Fatal("no two ports in a row are free")
-	return ""
-}
-
-// TestClose: a node that is not Run leaves no connection behind, and does not begin to work.
+// TestClose checks that a node whose Run was not called leaves no connection behind after Close, and does not begin to work.
 func TestClose(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t)
@@ -117,7 +91,7 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// TestCloseAfterRun: a node that has run is closed.
+// TestCloseAfterRun checks that a node that has run is closed.
 func TestCloseAfterRun(t *testing.T) {
 	t.Parallel()
 	run := start(t, Config{Redis: redistest.Start(t).URL()}, QueueConfig{}, nothing).serving()

@@ -5,70 +5,70 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq/metrics"
-	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/timings"
 )
 
-// timingsEvery is how often an instance that works publishes how long its handlers took.
-const timingsEvery = 10 * time.Second
+// timingsInterval is the time between two publications of an instance that works.
+const timingsInterval = 10 * time.Second
 
-// timings tells all nodes of this one's last minute. An idle node publishes nothing, and
-// what it published last expires.
-type timings struct {
+// lastMinute publishes how long this node's handlers took in the last minute, for all nodes. An idle node publishes nothing,
+// and its last figures expire.
+type lastMinute struct {
 	read    func() map[string]metrics.Durations
-	publish func(context.Context, map[string]browse.Timing) error
+	publish func(context.Context, map[string]timings.Minute) error
 	failed  func(error)
 
 	past []map[string]metrics.Durations // the readings of the last minute, oldest first
 }
 
-// timingsSpan is how many readings make the minute.
-const timingsSpan = int(time.Minute / timingsEvery)
+// readingsPerMinute is the number of readings in a minute.
+const readingsPerMinute = int(time.Minute / timingsInterval)
 
-// run publishes until ctx ends.
-func (t *timings) run(ctx context.Context) {
-	ticker := time.NewTicker(timingsEvery)
+// run takes readings until ctx ends.
+func (m *lastMinute) run(ctx context.Context) {
+	ticker := time.NewTicker(timingsInterval)
 	defer ticker.Stop()
-	t.see(ctx)
+	m.takeReading(ctx)
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-			t.see(ctx)
+			m.takeReading(ctx)
 		}
 	}
 }
 
-// see takes one reading, and publishes if something was handled since the last one.
-func (t *timings) see(ctx context.Context) {
-	now := t.read()
-	past := t.past
-	t.past = append(past[max(0, len(past)-timingsSpan+1):], now)
-	if len(past) == 0 || len(since(past[len(past)-1], now)) == 0 {
+// takeReading takes a reading, and publishes if a handler call has ended since the last reading.
+func (m *lastMinute) takeReading(ctx context.Context) {
+	now := m.read()
+	past := m.past
+	m.past = append(past[max(0, len(past)-readingsPerMinute+1):], now)
+	if len(past) == 0 || len(durationsSince(past[len(past)-1], now)) == 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, timingsEvery/2)
+	ctx, cancel := context.WithTimeout(ctx, timingsInterval/2)
 	defer cancel()
-	if err := t.publish(ctx, since(past[0], now)); err != nil {
-		t.failed(err)
+	if err := m.publish(ctx, durationsSince(past[0], now)); err != nil {
+		m.failed(err)
 	}
 }
 
-// since is what was handled between two readings, by queue.
-func since(then, now map[string]metrics.Durations) map[string]browse.Timing {
-	all := map[string]browse.Timing{}
+// durationsSince returns the durations between two readings, by queue.
+func durationsSince(then, now map[string]metrics.Durations) map[string]timings.Minute {
+	all := map[string]timings.Minute{}
 	for name, n := range now {
-		handler := between(then[name].Handler, n.Handler)
+		handler := bucketsBetween(then[name].Handler, n.Handler)
 		if handler.Count() > 0 {
-			all[name] = browse.Timing{Handler: handler, Wait: between(then[name].Wait, n.Wait)}
+			all[name] = timings.Minute{Handler: handler, Wait: bucketsBetween(then[name].Wait, n.Wait)}
 		}
 	}
 	return all
 }
 
-// between is what was counted from one reading to the next.
-func between(then, now metrics.Buckets) browse.Histogram {
-	h := browse.Histogram{Counts: map[int]uint64{}, Sum: now.Sum - then.Sum}
+// bucketsBetween returns the counts between two readings.
+func bucketsBetween(then, now metrics.Buckets) timings.Histogram {
+	h := timings.Histogram{Counts: map[int]uint64{}, Sum: now.Sum - then.Sum}
 	for k, n := range now.Counts {
 		if n > then.Counts[k] {
 			h.Counts[k] = n - then.Counts[k]

@@ -12,10 +12,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/lowkiq/lowkiq/metrics"
-	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/timings"
 )
 
-// TestTimings: a node tells of its last minute while it works, and nothing while it idles.
+// TestTimings checks that a node publishes its last minute while it works, and nothing while it is idle.
 func TestTimings(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -23,9 +23,9 @@ func TestTimings(t *testing.T) {
 		orders, mail := m.Queue("orders"), m.Queue("mail")
 		orders.Handler.Observe(time.Second) // before the first reading: of an earlier instance
 		told := make(chan string, 1)
-		pub := &timings{
+		pub := &lastMinute{
 			read: m.Durations,
-			publish: func(_ context.Context, all map[string]browse.Timing) error {
+			publish: func(_ context.Context, all map[string]timings.Minute) error {
 				told <- fmt.Sprint(all["orders"].Handler.Count(), all["mail"].Handler.Count(), all["orders"].Wait.Count())
 				return nil
 			},
@@ -36,7 +36,7 @@ func TestTimings(t *testing.T) {
 		go func() { defer close(done); pub.run(ctx) }()
 		step := func(what, want string) {
 			t.Helper()
-			time.Sleep(timingsEvery)
+			time.Sleep(timingsInterval)
 			synctest.Wait()
 			got := "nothing"
 			select {
@@ -73,16 +73,16 @@ func TestTimingsFailures(t *testing.T) {
 	broken := errors.New("broken")
 	var failures []error
 	calls := uint64(0)
-	pub := &timings{
+	pub := &lastMinute{
 		read: func() map[string]metrics.Durations {
 			calls++
 			return map[string]metrics.Durations{"orders": {Handler: metrics.Buckets{Counts: map[int]uint64{0: calls}}}}
 		},
-		publish: func(context.Context, map[string]browse.Timing) error { return broken },
+		publish: func(context.Context, map[string]timings.Minute) error { return broken },
 		failed:  func(err error) { failures = append(failures, err) },
 	}
 	for range 3 {
-		pub.see(t.Context())
+		pub.takeReading(t.Context())
 	}
 	if len(failures) != 2 || !errors.Is(failures[0], broken) || !errors.Is(failures[1], broken) {
 		t.Errorf("got %v, want two failed publications", failures)
@@ -101,13 +101,13 @@ func TestBetween(t *testing.T) {
 		{"nothing new", early, early, "{map[] 0}"},
 		{"some", early, late, "{map[2:2 5:3] 10}"},
 	} {
-		if got := fmt.Sprint(between(c.then, c.now)); got != c.want {
+		if got := fmt.Sprint(bucketsBetween(c.then, c.now)); got != c.want {
 			t.Errorf("%s: got %s, want %s", c.name, got, c.want)
 		}
 	}
 }
 
-// TestPercentiles: what people are shown is within 10 % of the truth, from 1 ms to 30 min.
+// TestPercentiles checks that shown percentiles are within 10 % of the truth, from 1 ms to 30 min.
 func TestPercentiles(t *testing.T) {
 	t.Parallel()
 	for _, scale := range []time.Duration{time.Millisecond, 17 * time.Millisecond, 650 * time.Millisecond, 7 * time.Second, 4 * time.Minute, 30 * time.Minute} {
@@ -118,7 +118,7 @@ func TestPercentiles(t *testing.T) {
 			all = append(all, scale+scale*time.Duration(i*i)/1e6) // most are short, the last takes twice as long as the first
 			q.Handler.Observe(all[i])
 		}
-		got := between(metrics.Buckets{}, m.Durations()["orders"].Handler)
+		got := bucketsBetween(metrics.Buckets{}, m.Durations()["orders"].Handler)
 		for _, p := range []float64{.5, .95, .99} {
 			truth := all[int(p*1000)-1].Seconds()
 			if v := got.Quantile(p); math.Abs(v/truth-1) > .1 {

@@ -11,16 +11,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/identity"
-	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/process/identity"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 	"github.com/lowkiq/lowkiq/node/internal/cluster"
 	"github.com/lowkiq/lowkiq/rebalance"
-	"github.com/lowkiq/lowkiq/status"
 )
 
-// TestRaftPortBlocked: two nodes gossip, and Raft's connections do not succeed: none between them,
-// or none to the one that is no leader. Both ends say which address it is, in the status and the
-// log, until it is open: within 10 s at the default ttl where the machine has time, see
+// TestRaftPortBlocked lets two nodes gossip while Raft's connections fail, between both or only to the follower. Both ends name
+// the address in the status and the log until it is open. At the default ttl that takes up to 10 s on an idle machine; see
 // TestUnreached and TestLeaderless.
 func TestRaftPortBlocked(t *testing.T) {
 	t.Parallel()
@@ -49,9 +47,7 @@ func raftPortBlocked(t *testing.T, bothWays bool) {
 		return n.cluster.Load()
 	}
 	warned := func(i int, address string) bool {
-		var known status.Status
-		describe(nodes[i].cluster.Load(), &known)
-		return slices.ContainsFunc(known.Warnings, func(text string) bool { return strings.Contains(text, address) }) &&
+		return slices.ContainsFunc(nodes[i].Warnings(), func(text string) bool { return strings.Contains(text, address) }) &&
 			logs[i].has("level=WARN", "raft address out of reach", address)
 	}
 	first := launch(0, behind)
@@ -84,6 +80,6 @@ func raftPortBlocked(t *testing.T, bothWays bool) {
 // raftAddress is where a lease says that the process is called by Raft.
 func raftAddress(c *cluster.Cluster) string {
 	var info identity.Lease
-	c.Describe(&info)
+	c.DescribeInLease(&info)
 	return info.Raft
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
@@ -43,15 +43,15 @@ func register(t *testing.T, addr, name, entry string) {
 	raw(t, addr, "HSET", "lk:{default}:queues", name, `"`+strings.ReplaceAll(entry, `"`, `\"`)+`"`)
 }
 
-// A queue's jobs become something that a running node does not read: it pops none of them and says
-// so, until they are what it reads. Its other queues go on.
+// TestQueueThatANodeCannotRead makes the jobs of a queue unreadable for a running node. The node pops none of them and says so
+// until it can read them again. Its other queues go on.
 func TestQueueThatANodeCannotRead(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ entry, says string }{
 		"a later release": {`{"shards":2,"layout":1,"needs":["fmt2"]}`, "needs fmt2"},
 		"another codec":   {`{"shards":2,"layout":1,"codec":"aes-gcm"}`, `codec "aes-gcm"`},
 		"damaged":         {`{"shards":2,"layout":1`, "the queue's entry in the registry is damaged"},
-		"too many shards": {`{"shards":2000000,"layout":1}`, "2000000 shards, want 1 to 1000000"},
+		"too many shards": {`{"shards":2000000,"layout":1}`, "2000000 shards; the number must be between 1 and 10000"},
 		// What no new instance of the node could find, either: it must not end the node.
 		"another number of shards":       {`{"shards":3,"layout":1}`, "3 shards"},
 		"anew, another number of shards": {`{"shards":3,"layout":2}`, "3 shards"},
@@ -97,8 +97,8 @@ func TestQueueThatANodeCannotRead(t *testing.T) {
 	}
 }
 
-// A queue's entry is damaged before a node starts: the node serves its other queues, says what is
-// wrong, and serves this one once a person has mended the entry, by the rules that were set at run time. Nobody overwrites it.
+// TestNodeStartsBesideADamagedEntry damages a queue's entry before a node starts. The node serves its other queues, reports the
+// damage, and serves this queue with its settings once a person has mended the entry. Nobody overwrites it.
 func TestNodeStartsBesideADamagedEntry(t *testing.T) {
 	t.Parallel()
 	for _, shards := range []int{0, 2} { // as registered, and configured
@@ -149,7 +149,7 @@ func TestNodeStartsBesideADamagedEntry(t *testing.T) {
 			}
 			first := run.instance()
 			write(right)
-			first.keeper.Poke()
+			first.keeper.RenewNow()
 			run.next(first)
 			receive(t, "a job of the queue whose entry was mended", handled)
 			p.drained()
@@ -160,7 +160,8 @@ func TestNodeStartsBesideADamagedEntry(t *testing.T) {
 	}
 }
 
-// A node without the codec of a queue does not start: its handler would get what is stored.
+// TestNodeWithoutTheCodec checks that a node without the codec of a queue does not start, because its handler would get encoded
+// payloads.
 func TestNodeWithoutTheCodec(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t)
@@ -184,15 +185,14 @@ func TestNodeWithoutTheCodec(t *testing.T) {
 		if err := n.Handle(QueueConfig{Name: "orders", Shards: shards}, lowkiq.HandlerFunc(func(context.Context, *lowkiq.Batch) error { return nil })); err != nil {
 			t.Fatal(err)
 		}
-		if err := n.Run(t.Context()); !errors.Is(err, queue.ErrCodec) || !strings.Contains(err.Error(), "QueueConfig.Push") {
+		if err := n.Run(t.Context()); !errors.Is(err, queue.ErrCodec) || !strings.Contains(err.Error(), "QueueConfig.Codec") {
 			t.Errorf("got %v, want %v that says where the codec belongs", err, queue.ErrCodec)
 		}
 	}
 }
 
-// A queue is registered anew with another number of shards, or deleted, in the moment in which the
-// node looks for its shards: that ends neither the node nor its other queues, and no instance after
-// another.
+// TestQueueChangesWhileItIsSoughtAnew registers a queue anew with another number of shards, or deletes it, while the node looks
+// for its shards. That ends neither the node nor its other queues, and not each next instance.
 func TestQueueChangesWhileItIsSoughtAnew(t *testing.T) {
 	t.Parallel()
 	for name, entry := range map[string]string{
@@ -206,11 +206,11 @@ func TestQueueChangesWhileItIsSoughtAnew(t *testing.T) {
 			run, others := startOrdersBeside(t, srv.URL(), func() {})
 			register(t, srv.Addr(), "orders", entry)
 			seen := *run.queues.registry.Load()
-			seen.all = maps.Clone(seen.all)
-			seen.all["orders"] = queue.Entry{Shards: 2, Layout: 2}
+			seen.entries = maps.Clone(seen.entries)
+			seen.entries["orders"] = queue.RegistryEntry{Shards: 2, Layout: 2}
 			run.queues.registry.Store(&seen) // as it was just read
 			first := run.instance()
-			first.keeper.End(errAnew)
+			first.keeper.End(errRegisteredAnew)
 			second := run.next(first)
 			if _, err := p.client.Push(t.Context(), "others", lowkiq.Push{ID: "goes on"}); err != nil {
 				t.Fatal(err)
@@ -223,7 +223,7 @@ func TestQueueChangesWhileItIsSoughtAnew(t *testing.T) {
 				t.Errorf("got instance %d after %d, want one more at most", run.instance().number, second.number)
 			}
 			register(t, srv.Addr(), "orders", `{"shards":2,"layout":1}`)
-			run.instance().keeper.Poke() // the queue comes back, with this instance or the next
+			run.instance().keeper.RenewNow() // the queue comes back, with this instance or the next
 			if _, err := p.client.Push(t.Context(), "orders", numbered("a", 0, 3)...); err != nil {
 				t.Fatal(err)
 			}
@@ -232,9 +232,9 @@ func TestQueueChangesWhileItIsSoughtAnew(t *testing.T) {
 	}
 }
 
-// A queue of a later release does not stop what is said and planned of the others: the first plan
-// of a group starts from the claims of those that can be read, and status and the list of shards
-// show these, with a warning.
+// TestLaterQueueStopsNoPlan checks that a queue of a later release does not stop plans and the status of other queues. The
+// first plan of a group starts from the claims of readable queues, and the status and the list of shards show these, with a
+// warning.
 func TestLaterQueueStopsNoPlan(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t)
@@ -263,8 +263,8 @@ func TestLaterQueueStopsNoPlan(t *testing.T) {
 	}
 }
 
-// A queue is deleted and registered anew while a node that knows it by its first shards starts: it
-// goes on with the new ones.
+// TestQueueRegisteredAnew deletes a queue and registers it anew while a node that knows its first shards starts. The node goes
+// on with the new shards.
 func TestQueueRegisteredAnew(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -282,7 +282,7 @@ func TestQueueRegisteredAnew(t *testing.T) {
 		return err == nil && entries["orders"].Layout == 2
 	})
 	if in := run.instance(); in == first {
-		in.keeper.Poke()
+		in.keeper.RenewNow()
 	}
 	run.next(first)
 	anew, err := p.client.Queue(t.Context(), "orders")

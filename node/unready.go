@@ -10,36 +10,34 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/lowkiq/lowkiq/internal/identity"
 )
 
-// Which handlers of this node cannot work. The lease tells, so that the leader gives their shards
-// to nodes that can, and everybody can see why. A mark goes only after the handler was ready again
-// for a while, and for longer each time it comes back soon: one that fails as soon as it is given
-// jobs must not be given them again and again.
+// The node marks handlers that cannot work. The lease shows the marks, so that the leader gives the shards of such queues to
+// nodes with a ready handler, and people can see the reason. A mark of a handler ends only after the handler was ready
+// for a while, and for longer after each relapse. Otherwise a handler that fails as soon as it gets jobs would get
+// them again and again.
 
 const (
-	readyEvery     = time.Second // handlers are asked; not more rarely than the lease is renewed
-	readyTTLs      = 2           // ttls for which a handler must be ready before its mark goes
-	readyMostTTLs  = 64          // of one that relapsed again and again
-	relapseTTLs    = 10          // after the end of a mark: another one is a relapse
-	panickingReady = "its Ready method panics: %v"
-	hangingReady   = "its Ready method has not returned for %s"
+	readyInterval = time.Second // maximum time between two calls of Ready
+	readyTTLs     = 2           // how long, in ttls, a handler must be ready before its mark ends
+	maxReadyTTLs  = 64          // the same after many relapses
+	relapseTTLs   = 10          // a mark that comes within so many ttls after the end of the last mark is a relapse
+	panicFormat   = "its Ready method panics: %v"
+	hangFormat    = "its Ready method has not returned for %s"
 )
 
 var errNoAnswer = errors.New("its Ready method ends its goroutine")
 
-// mark is what is known of a handler that was once not ready.
+// mark is the state of a handler that was not ready at least once.
 type mark struct {
-	why   string        // "": there is no mark
-	well  time.Duration // sinceBoot when it was ready again; 0: it is not
-	hold  time.Duration // for how long it must be ready
-	ended time.Duration // sinceBoot when the last mark went; 0: there was none
+	why   string        // why it is not ready; "" without a mark
+	well  time.Duration // time since which it is ready again, by sinceBoot; 0 if it is not ready
+	hold  time.Duration // how long it must be ready before the mark ends
+	ended time.Duration // time when the last mark ended, by sinceBoot; 0 if no mark has ended
 }
 
-// observe takes what a handler says. It reports whether the mark came or went.
-func (m *mark) observe(now, ttl time.Duration, err error) (news bool) {
+// addAnswer adds an answer of Ready. It returns whether the mark came or ended.
+func (m *mark) addAnswer(now, ttl time.Duration, err error) (news bool) {
 	switch {
 	case err == nil && m.why == "":
 		return false
@@ -56,23 +54,23 @@ func (m *mark) observe(now, ttl time.Duration, err error) (news bool) {
 		return false
 	}
 	if m.ended != 0 && now-m.ended < relapseTTLs*ttl {
-		m.hold = min(2*m.hold, readyMostTTLs*ttl)
+		m.hold = min(2*m.hold, maxReadyTTLs*ttl)
 	} else {
 		m.hold = readyTTLs * ttl
 	}
-	m.why, m.well = cut(err.Error()), 0 // it stays: a lease must not change all the time
+	m.why, m.well = truncateReason(err.Error()), 0 // later reasons are ignored, because a lease must not change all the time
 	return true
 }
 
-// cut is a text as the lease has it.
-func cut(text string) string {
+// truncateReason returns a reason in the form that the lease has.
+func truncateReason(text string) string {
 	if text == "" {
 		return "it does not say why"
 	}
-	return strings.ToValidUTF8(text[:min(toldBytes, len(text))], "")
+	return strings.ToValidUTF8(text[:min(maxRefusalBytes, len(text))], "")
 }
 
-// readiness is what is known of the node's handlers. It outlives instances.
+// readiness has the marks of the node's handlers. It outlives instances.
 type readiness struct {
 	handled map[string]*handled
 	ttl     time.Duration // of the lease
@@ -81,9 +79,9 @@ type readiness struct {
 	marks map[string]*mark // by queue; guarded by mu
 }
 
-// told is what the lease tells: all queues, and the reasons of the first ones, as all nodes read
-// it.
-func (r *readiness) told() map[string]string {
+// unreadyReasons returns the queues with a mark for the lease. Only the first maxRefusals of them have their reasons, because
+// all nodes read the lease.
+func (r *readiness) unreadyReasons() map[string]string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var told map[string]string
@@ -94,7 +92,7 @@ func (r *readiness) told() map[string]string {
 			continue
 		case told == nil:
 			told = map[string]string{}
-		case len(told) >= toldRefusals:
+		case len(told) >= maxRefusals:
 			why = "see its log"
 		}
 		told[name] = why
@@ -102,9 +100,9 @@ func (r *readiness) told() map[string]string {
 	return told
 }
 
-// text says which handler is not ready, and how many more; "" if all are.
-func (r *readiness) text() string {
-	told := r.told()
+// describeUnready names a handler that is not ready, and the number of others. It returns "" if all are ready.
+func (r *readiness) describeUnready() string {
+	told := r.unreadyReasons()
 	if len(told) == 0 {
 		return ""
 	}
@@ -122,12 +120,12 @@ func (r *readiness) text() string {
 	return text
 }
 
-// watch asks the handlers whether they can work until ctx ends. changed is called when what the
-// lease tells has.
-func (r *readiness) watch(ctx context.Context, log *slog.Logger, changed func()) {
-	ticker := time.NewTicker(r.moment())
+// watchHandlers asks the handlers whether they can work until ctx ends. It calls changed when the marks in the lease have
+// changed.
+func (r *readiness) watchHandlers(ctx context.Context, log *slog.Logger, changed func()) {
+	ticker := time.NewTicker(r.askInterval())
 	defer ticker.Stop()
-	for r.ask(log, changed) {
+	for r.askHandlers(log, changed) {
 		select {
 		case <-ctx.Done():
 			return
@@ -136,26 +134,26 @@ func (r *readiness) watch(ctx context.Context, log *slog.Logger, changed func())
 	}
 }
 
-// moment is how often handlers are asked, and how long an answer is waited for.
-func (r *readiness) moment() time.Duration { return min(readyEvery, r.ttl/6) }
+// askInterval returns the time between two calls of Ready, which is also the time to wait for an answer.
+func (r *readiness) askInterval() time.Duration { return min(readyInterval, r.ttl/6) }
 
-// ask asks once. It reports whether there is a handler that can be asked.
-func (r *readiness) ask(log *slog.Logger, changed func()) (some bool) {
+// askHandlers asks each handler once. It returns false if no handler has a method Ready.
+func (r *readiness) askHandlers(log *slog.Logger, changed func()) (some bool) {
 	for name, on := range r.handled {
 		if on.ready == nil {
 			continue
 		}
 		some = true
-		err, known := on.asked(r.moment(), r.ttl)
+		err, known := on.checkReady(r.askInterval(), r.ttl)
 		if !known {
 			continue
 		}
-		switch m, news := r.observe(name, sinceBoot(), err); {
+		switch m, news := r.updateMark(name, sinceBoot(), err); {
 		case !news:
 			continue
 		case m.why != "":
 			on.metrics.Ready().Set(0)
-			log.Warn("handler not ready: in a cluster the queue's shards go to nodes whose handler is", "queue", name, "err", m.why)
+			log.Warn("handler not ready; in a cluster the queue's shards go to nodes with a ready handler", "queue", name, "err", m.why)
 		default:
 			on.metrics.Ready().Set(1)
 			log.Info("handler ready again", "queue", name, "after", m.hold)
@@ -165,8 +163,8 @@ func (r *readiness) ask(log *slog.Logger, changed func()) (some bool) {
 	return some
 }
 
-// observe takes what a queue's handler says. It reports whether its mark came or went.
-func (r *readiness) observe(name string, now time.Duration, err error) (m mark, news bool) {
+// updateMark adds an answer of a queue's handler. It returns the mark, and whether it came or ended.
+func (r *readiness) updateMark(name string, now time.Duration, err error) (m mark, news bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.marks == nil {
@@ -175,57 +173,46 @@ func (r *readiness) observe(name string, now time.Duration, err error) (m mark, 
 	if r.marks[name] == nil {
 		r.marks[name] = &mark{}
 	}
-	news = r.marks[name].observe(now, r.ttl, err)
+	news = r.marks[name].addAnswer(now, r.ttl, err)
 	return *r.marks[name], news
 }
 
-// question is a call of a handler's Ready that has not returned.
-type question struct {
+// readyCall is a call of Ready that has not returned.
+type readyCall struct {
 	answer chan error
-	since  time.Duration // sinceBoot when it was asked
+	since  time.Duration // time when it began, by sinceBoot
 }
 
-// asked is what the handler says, or why it does not. It waits for a moment only, and once, and
-// nothing is known while the answer is due: neither an instance nor other handlers wait for a Ready
-// that hangs. When it has not returned for the patience, that is an answer, too.
-func (on *handled) asked(moment, patience time.Duration) (err error, known bool) {
-	if on.asking == nil {
-		on.asking = &question{make(chan error, 1), sinceBoot()}
-		go on.ask(on.asking.answer)
+// checkReady returns the answer of Ready. It waits for the given moment at most after it has called Ready. While an
+// earlier call is open it does not wait, so that neither an instance nor other handlers wait for a Ready that hangs. known is false while
+// there is no answer. A Ready that has not returned after the given patience counts as an error.
+func (on *handled) checkReady(moment, patience time.Duration) (err error, known bool) {
+	if on.readyCall == nil {
+		on.readyCall = &readyCall{make(chan error, 1), sinceBoot()}
+		go on.callReady(on.readyCall.answer)
 	} else {
 		moment = 0
 	}
 	select {
-	case err := <-on.asking.answer:
-		on.asking = nil
+	case err := <-on.readyCall.answer:
+		on.readyCall = nil
 		return err, true
-	case <-time.After(moment): // an answer that comes with it is taken at the next look
+	case <-time.After(moment): // a later answer is taken at the next check
 	}
-	if sinceBoot()-on.asking.since < patience {
+	if sinceBoot()-on.readyCall.since < patience {
 		return nil, false
 	}
-	return fmt.Errorf(hangingReady, patience), true
+	return fmt.Errorf(hangFormat, patience), true
 }
 
-// ask calls Ready.
-func (on *handled) ask(answer chan<- error) {
+// callReady calls Ready, and sends its answer.
+func (on *handled) callReady(answer chan<- error) {
 	err := errNoAnswer
 	defer func() {
 		if value := recover(); value != nil {
-			err = fmt.Errorf(panickingReady, value)
+			err = fmt.Errorf(panicFormat, value)
 		}
 		answer <- err
 	}()
 	err = on.ready()
-}
-
-// unreadyOf is what an instance's lease tells of handlers that cannot work, for people.
-func unreadyOf(info identity.Lease) (warnings []string) {
-	for i, name := range slices.Sorted(maps.Keys(info.Unready)) {
-		if i == toldRefusals {
-			return append(warnings, fmt.Sprintf("the handlers of %d more queues on node %s are not ready", len(info.Unready)-i, info.Node))
-		}
-		warnings = append(warnings, fmt.Sprintf("the handler of queue %s on node %s is not ready: %s", name, info.Node, info.Unready[name]))
-	}
-	return warnings
 }

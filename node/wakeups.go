@@ -10,7 +10,7 @@ import (
 	"github.com/lowkiq/lowkiq/queue"
 )
 
-// wakeups are how an instance notices work: news of its shards, and polls for what news miss.
+// wakeups finds work for an instance. It follows wake-up messages of the shards, and polls for work whose messages were missed.
 type wakeups struct {
 	client   *queue.Client
 	news     *queue.Wakes
@@ -22,34 +22,34 @@ type wakeups struct {
 	drain    func(on bool) // an operator asks for it
 }
 
-// listen follows wake-ups until ctx ends.
-func (w *wakeups) listen(ctx context.Context) {
-	if err := w.news.Run(ctx, w.noticed); err != nil && ctx.Err() == nil {
+// followNews applies wake-up messages until ctx ends.
+func (w *wakeups) followNews(ctx context.Context) {
+	if err := w.news.Run(ctx, w.applyNews); err != nil && ctx.Err() == nil {
 		w.ops.log.Error("wake-ups end; polling goes on", "err", err)
 	}
 }
 
-// noticed takes in one piece of news.
-func (w *wakeups) noticed(news queue.Wake) {
+// applyNews applies a wake-up message.
+func (w *wakeups) applyNews(news queue.Wake) {
 	if news.Lost {
-		w.unsubscribed()
+		w.markUnsubscribed()
 		return
 	}
 	o := w.claims.Get(news.Shard)
 	if news.Confirmed {
-		o = w.claims.Subscribed(news.Shard)
+		o = w.claims.ConfirmSubscription(news.Shard)
 	}
 	switch {
 	case news.Asked != nil:
-		w.answer(news.Asked)
+		w.answerQuestion(news.Asked)
 	case news.Drain != "":
 		w.drain(news.Drain == "on")
 	case news.Wanted != 0:
-		w.claims.Wanted(news.Shard, news.Wanted)
+		w.claims.ReleaseForgotten(news.Shard, news.Wanted)
 	case o == nil:
-		w.claims.Freed(news.Shard)
+		w.claims.RetryFreed(news.Shard)
 	case news.Parked:
-		o.Runner.Parked()
+		o.Runner.WakeParked()
 	case news.Due.IsZero():
 		o.Runner.Wake()
 	default:
@@ -57,21 +57,21 @@ func (w *wakeups) noticed(news queue.Wake) {
 	}
 }
 
-// answerPatience is for the answer to another node's question: news of shards wait behind it.
+// answerPatience bounds the answer to a question of another node, because messages of shards wait behind it.
 const answerPatience = 250 * time.Millisecond
 
-// answer tells the node that asks where an id is.
-func (w *wakeups) answer(q *queue.Question) {
+// answerQuestion tells another node where an id is.
+func (w *wakeups) answerQuestion(q *queue.Question) {
 	ctx, cancel := context.WithTimeout(w.io, answerPatience)
 	defer cancel()
-	if err := w.client.Answer(ctx, q, w.whereabouts(q.Shard, q.ID, q.Cancel)); err != nil {
-		w.ops.warn("answer", q.Shard, err)
+	if err := w.client.Answer(ctx, q, w.locateID(q.Shard, q.ID, q.Cancel)); err != nil {
+		w.ops.logWarning("answer", q.Shard, err)
 	}
 }
 
-// whereabouts says where an id in flight is: does it wait for a process, or has a handler begun? Then that is cancelled, unless
-// cancel is nil.
-func (w *wakeups) whereabouts(s lowkiq.Shard, id string, cancel *queue.Cancellation) queue.Whereabouts {
+// locateID returns whether an id in flight waits for a handler call, or is in a call. If it is in a call and cancel is not
+// nil, locateID cancels the call.
+func (w *wakeups) locateID(s lowkiq.Shard, id string, cancel *queue.Cancellation) queue.Whereabouts {
 	o := w.claims.Get(s)
 	if o == nil {
 		return queue.Whereabouts{}
@@ -81,18 +81,18 @@ func (w *wakeups) whereabouts(s lowkiq.Shard, id string, cancel *queue.Cancellat
 	return where
 }
 
-// unsubscribed notes that news may be missed until subscriptions are confirmed again.
-func (w *wakeups) unsubscribed() {
-	w.claims.Unsubscribed()
+// markUnsubscribed records that messages may be missed until subscriptions are confirmed again.
+func (w *wakeups) markUnsubscribed() {
+	w.claims.ForgetSubscriptions()
 	for _, o := range w.claims.All() {
-		o.Runner.Unsubscribed(w.interval)
+		o.Runner.MarkUnsubscribed(w.interval)
 	}
 }
 
-const peekPage = 200 // shards in a round trip
+const maxPeekShards = 200 // shards per request
 
-// poll looks at idle shards in pages, one round trip each, until ctx ends.
-func (w *wakeups) poll(ctx context.Context) {
+// pollShards polls idle shards until ctx ends, maxPeekShards with each request.
+func (w *wakeups) pollShards(ctx context.Context) {
 	ticker := time.NewTicker(w.interval)
 	defer ticker.Stop()
 	for {
@@ -111,16 +111,16 @@ func (w *wakeups) pollOnce(ctx context.Context, now time.Duration) {
 		if o.Runner.PollDue(now, w.interval) {
 			page = append(page, o)
 		}
-		if len(page) == peekPage {
-			w.peek(ctx, page)
+		if len(page) == maxPeekShards {
+			w.peekShards(ctx, page)
 			page = nil
 		}
 	}
-	w.peek(ctx, page)
+	w.peekShards(ctx, page)
 }
 
-// peek wakes the runners whose shard has something due.
-func (w *wakeups) peek(ctx context.Context, page []*ownedShard) {
+// peekShards wakes the runners of shards with due jobs, and sets the alarms of the others.
+func (w *wakeups) peekShards(ctx context.Context, page []*ownedShard) {
 	if len(page) == 0 {
 		return
 	}
@@ -130,13 +130,13 @@ func (w *wakeups) peek(ctx context.Context, page []*ownedShard) {
 	}
 	seen, err := w.client.PeekDue(ctx, shards...)
 	if err != nil {
-		w.ops.warn("peek", nil, err)
+		w.ops.logWarning("peek", nil, err)
 		return
 	}
 	for _, p := range seen {
 		if !p.Next.IsZero() {
 			now, _ := w.client.Time(ctx) // Redis's clock may have jumped; zero if unknown
-			w.clock.saw(now)
+			w.clock.setNow(now)
 			break
 		}
 	}

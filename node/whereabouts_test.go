@@ -10,9 +10,10 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
 // scarce is a handler whose calls need one of a few processes.
@@ -32,9 +33,8 @@ func (s scarce) Reserve(ctx context.Context) (with func(context.Context) context
 	}
 }
 
-// TestWhereabouts: of ids in flight any node tells which one a handler has, which ones wait for a
-// process, for the queue's concurrency or the node's, and which ones wait behind one that does. What
-// was popped with the one that a handler has goes back.
+// TestWhereabouts checks that any node can tell of ids in flight which id is in a call, which ids wait for a process, for the
+// queue's concurrency or the node's, and which ids wait behind such an id. Ids behind an id in a call go back.
 func TestWhereabouts(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -43,7 +43,7 @@ func TestWhereabouts(t *testing.T) {
 		want  string // of the id that is next in its shard, and no handler has
 	}{
 		"processes":           {want: "it waits for a process of n1/"},
-		"queue's concurrency": {rules: QueueConfig{Concurrency: 1}, want: "it waits for a handler of n1/"},
+		"queue's concurrency": {rules: QueueConfig{Rules: rules.Rules{Concurrency: 1}}, want: "it waits for a handler of n1/"},
 		"node's concurrency":  {slots: 1, want: "the node is at its concurrency"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -97,11 +97,11 @@ func TestWhereabouts(t *testing.T) {
 	}
 }
 
-// TestWhereaboutsWhileItWorks: questions beside work find nothing strange.
+// TestWhereaboutsWhileItWorks checks that questions during work find no contradiction.
 func TestWhereaboutsWhileItWorks(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t)
-	n := start(t, Config{Redis: srv.URL()}, QueueConfig{Shards: 2, ShardConcurrency: 4, BatchSize: 3}, func(_ context.Context, b *lowkiq.Batch) error {
+	n := start(t, Config{Redis: srv.URL()}, QueueConfig{Shards: 2, Rules: rules.Rules{ShardConcurrency: 4, BatchSize: 3}}, func(_ context.Context, b *lowkiq.Batch) error {
 		for i := range b.Jobs {
 			b.Jobs[i] = lowkiq.Job{} // a handler may do that
 		}
@@ -115,14 +115,13 @@ func TestWhereaboutsWhileItWorks(t *testing.T) {
 		for p.stats().Jobs.Total() > 0 {
 			for i := range 200 {
 				id := fmt.Sprint("a", i)
-				seen[n.instance().wakeups.whereabouts(p.Of(id).Shard, id, nil).Stage] = true
+				seen[n.instance().wakeups.locateID(p.Of(id).Shard, id, nil).Stage] = true
 			}
 		}
 	}
 }
 
-// TestWhereaboutsUnanswered: who does not listen, or answers nothing, is waited for no longer than
-// that, and it is no error.
+// TestWhereaboutsUnanswered checks that a question to a node that does not answer ends in time, without an error.
 func TestWhereaboutsUnanswered(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t)

@@ -7,46 +7,47 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/envelope"
-	"github.com/lowkiq/lowkiq/internal/journal"
-	"github.com/lowkiq/lowkiq/internal/redisdb"
+	"github.com/lowkiq/lowkiq/internal/store/envelope"
+	"github.com/lowkiq/lowkiq/internal/store/journal"
+	"github.com/lowkiq/lowkiq/internal/store/redisdb"
 )
 
-// Acks are ids of one flight that are done.
+// Acks names jobs of a flight that are done.
 type Acks struct {
 	Flight int64
 	IDs    []string
-	// Rest: all that is left of the flight is done; IDs is not looked at. It is the
-	// cheapest ack. Every other job of the flight must have been nacked or buried, and
-	// Redis must have said so.
+	// Rest means that all jobs left in the flight are done. IDs is ignored, except for Answers. This is the
+	// cheapest ack. All other jobs of the flight must have been nacked or buried before, and Redis must have
+	// confirmed it. Otherwise they would end as done.
 	Rest bool
-	// Answers are what their handler had to say beside that they are done, or whom it is to be told to.
-	// IDs has all of theirs, also with Rest.
+	// Answers holds the data that Redis stores or sends with the end of a job, for the jobs that have such data.
+	// IDs must contain their ids, also with Rest.
 	Answers []Answer
-	// Runs are the lines that the journal gets, at the places of their IDs; empty if it gets none. Rest does
-	// not go with it.
+	// Runs has the lines for the journal, at the positions of their jobs in IDs. It is empty if the journal
+	// gets none. It must not be used with Rest.
 	Runs journal.Block
-	// InRow: IDs came one after the other in the flight's pop, none is missing between the first and the
-	// last one. Acks with Runs are cheaper then.
+	// InRow means that IDs came one after the other in the flight's pop, without a gap. Acks with Runs are
+	// cheaper then.
 	InRow bool
 }
 
-// Answer is what goes with the end of a job, in one step or not at all.
+// Answer is the part of a handler's answer for a job that goes beyond "done". Redis applies it in the step that
+// ends the job, or not at all.
 type Answer struct {
 	ID string
-	// Callers is how many calls wait for the end of its payloads: they get the result. Bytes are those of
-	// the payloads, which are looked through for calls.
+	// Callers is the number of calls that wait for the end of the payloads and get the result. Bytes is the
+	// size of the payloads, which the script searches for calls.
 	Callers, Bytes int
-	Result         []byte // nil: none
-	State          []byte // of the id; see Stated
-	Stated         bool   // it is replaced, or deleted if State is nil
-	Noted          bool   // there are notes about the job, which end with it; see Claim.Note
+	Result         []byte // nil if there is none
+	State          []byte // the new state of the id, if SetState; nil deletes the state
+	SetState       bool   // replaces the state of the id
+	HasNotes       bool   // the handler has noted progress, which ends with the job; see Claim.Note
 	// StateFor is how long states are kept after their last write, 0 for ever. It is the same in all
 	// answers of a queue.
 	StateFor time.Duration
 }
 
-// weight is what an answer costs Redis, in bytes.
+// weight returns the cost of an answer in Redis, in bytes.
 func (a *Answer) weight() int {
 	n := len(a.Result) + len(a.State) + answerWeight
 	if a.Callers > 0 {
@@ -55,16 +56,16 @@ func (a *Answer) weight() int {
 	return n
 }
 
-// answerWeight is what an answer costs beside its bytes, callerWeight what it costs to tell one call;
-// answersBytes is how much goes to one script, but for one large answer: Redis serves no other client
-// meanwhile. The calls of one answer are those of a flight's payloads, of which there are no more than
-// lua/lib/spill.lua lets a pop take.
+// Redis serves no other client during a script, so a script gets a bounded weight of answers. An answer has a
+// bounded number of callers: they come with a flight's payloads, which lua/lib/spill.lua bounds.
 const (
-	answerWeight = 1 << 10
-	callerWeight = 512
-	answersBytes = 1 << 20
+	answerWeight   = 1 << 10 // of an answer, besides its bytes
+	callerWeight   = 512     // of the reply to a call
+	maxAnswerBytes = 1 << 20 // of a script, unless a single answer is heavier
 )
 
+// appendAcks appends the arguments of lua/ack.lua: per flight its number, the number of ids, and the ids. The
+// number of ids is 0 for the rest of a flight.
 func appendAcks(args []any, acks []Acks) []any {
 	for _, a := range acks {
 		if a.Rest {
@@ -82,26 +83,24 @@ func appendAcks(args []any, acks []Acks) []any {
 	return args
 }
 
-// ackChunk is the most acks that one script gets: Redis serves no other client meanwhile, and Lua
-// has no room for more than 8,000 ids at once. Each id is one, and each flight that is named some
-// more: it must be found.
+// Redis serves no other client during a script, and Lua has no room for more than 8,000 ids at once.
 const (
-	ackChunk  = 2000
-	ackFlight = 16
+	maxAckChunk   = 2000 // cost of the acks of a script; an id costs 1
+	flightAckCost = 16   // cost of a flight, which the script must find
 )
 
-// cutAcks splits acks into what one script gets and what follows it.
+// cutAcks splits acks into the part for a script and the rest.
 func cutAcks(acks []Acks) (first, rest []Acks) {
-	room := ackChunk
+	room := maxAckChunk
 	for i, a := range acks {
-		if room -= ackFlight; room < 1 {
+		if room -= flightAckCost; room < 1 {
 			return acks[:i], acks[i:]
 		}
 		if a.Rest {
 			continue
 		}
 		if len(a.IDs) > room {
-			begin, end := a.cut(room)
+			begin, end := a.splitAt(room)
 			return append(slices.Clone(acks[:i]), begin), append([]Acks{end}, acks[i+1:]...)
 		}
 		room -= len(a.IDs)
@@ -109,27 +108,27 @@ func cutAcks(acks []Acks) (first, rest []Acks) {
 	return acks, nil
 }
 
-// cut splits acks of a flight before one of its ids.
-func (a *Acks) cut(at int) (begin, end Acks) {
+// splitAt splits the acks of a flight before the id at a position.
+func (a *Acks) splitAt(at int) (begin, end Acks) {
 	begin, end = *a, *a
 	begin.Rest = false
 	begin.IDs, end.IDs = a.IDs[:at:at], a.IDs[at:]
-	begin.Answers, end.Answers = answersOf(begin.IDs, a.Answers)
+	begin.Answers, end.Answers = splitAnswers(begin.IDs, a.Answers)
 	begin.Runs, end.Runs = a.Runs.Cut(at)
 	return begin, end
 }
 
-// answersOf splits answers into those of some ids and the others.
-func answersOf(ids []string, answers []Answer) (of, others []Answer) {
+// splitAnswers splits answers into the answers of some ids and all others.
+func splitAnswers(ids []string, answers []Answer) (of, others []Answer) {
 	if len(answers) == 0 {
 		return nil, nil
 	}
-	some := map[string]bool{}
+	among := map[string]bool{}
 	for _, id := range ids {
-		some[id] = true
+		among[id] = true
 	}
 	for _, a := range answers {
-		if some[a.ID] {
+		if among[a.ID] {
 			of = append(of, a)
 		} else {
 			others = append(others, a)
@@ -138,13 +137,15 @@ func answersOf(ids []string, answers []Answer) (of, others []Answer) {
 	return of, others
 }
 
-// sayMore reports whether any of the acks says more than that.
-func sayMore(acks []Acks) bool {
+// needComplete reports whether acks have answers or lines for the journal. lua/complete.lua must then end the
+// jobs. lua/ack.lua only takes ids.
+func needComplete(acks []Acks) bool {
 	return slices.ContainsFunc(acks, func(a Acks) bool { return len(a.Answers) > 0 || !a.Runs.Empty() })
 }
 
-// completions are the calls of lua/complete.lua for acks of which some say more.
-func (c *Claim) completions(acks []Acks) (calls []*redisdb.Call) {
+// completeCalls returns the calls of lua/complete.lua for acks with answers or lines for the journal. They
+// must run in this order.
+func (c *Claim) completeCalls(acks []Acks) (calls []*redisdb.Call) {
 	script := c.registry.db.Scripts.Complete
 	for len(acks) > 0 {
 		var first []Acks
@@ -170,7 +171,7 @@ func (c *Claim) completions(acks []Acks) (calls []*redisdb.Call) {
 		for i := range first {
 			for k := range first[i].Answers {
 				args[3] = first[i].Answers[k].StateFor.Microseconds()
-				args = first[i].Answers[k].append(args, first[i].Flight)
+				args = first[i].Answers[k].appendArgs(args, first[i].Flight)
 			}
 		}
 		calls = append(calls, &redisdb.Call{Script: script, Keys: c.keys.For(script), Args: args})
@@ -178,10 +179,10 @@ func (c *Claim) completions(acks []Acks) (calls []*redisdb.Call) {
 	return calls
 }
 
-// complete sends acks of which some say more, in parts.
-func (c *Claim) complete(ctx context.Context, acks []Acks) (total int, err error) {
-	for _, call := range c.completions(acks) {
-		reply, err := run(ctx, c.registry.db, call.Script, call.Keys, call.Args...)
+// sendComplete sends acks by lua/complete.lua. It returns how many jobs were still in their flight.
+func (c *Claim) sendComplete(ctx context.Context, acks []Acks) (total int, err error) {
+	for _, call := range c.completeCalls(acks) {
+		reply, err := runScript(ctx, c.registry.db, call.Script, call.Keys, call.Args...)
 		if err != nil {
 			return total, fmt.Errorf("shard %s: %w", c.Shard, err)
 		}
@@ -191,8 +192,8 @@ func (c *Claim) complete(ctx context.Context, acks []Acks) (total int, err error
 	return total, nil
 }
 
-// append adds the arguments of lua/complete.lua.
-func (a *Answer) append(args []any, flight int64) []any {
+// appendArgs appends the arguments of lua/complete.lua for an answer.
+func (a *Answer) appendArgs(args []any, flight int64) []any {
 	reply := ""
 	switch {
 	case a.Callers > 0 && a.Result == nil:
@@ -200,13 +201,14 @@ func (a *Answer) append(args []any, flight int64) []any {
 	case a.Callers > 0:
 		reply = envelope.Done + "\n" + string(a.Result)
 	}
-	return append(args, flight, a.ID, reply, stateArg(a.State, a.Stated))
+	return append(args, flight, a.ID, reply, stateArg(a.State, a.SetState))
 }
 
-// stateArg is what lua/lib/keep.lua gets.
-func stateArg(state []byte, stated bool) string {
+// stateArg returns the argument for lua/lib/keep.lua: "" keeps the state, "-" deletes it, and "=" comes before a
+// new state.
+func stateArg(state []byte, set bool) string {
 	switch {
-	case !stated:
+	case !set:
 		return ""
 	case state == nil:
 		return "-"
@@ -214,12 +216,13 @@ func stateArg(state []byte, stated bool) string {
 	return "=" + string(state)
 }
 
-// cutAnswers splits acks into what one lua/complete.lua gets and what follows it. A flight's rest can
-// be acked only when its other answers are on their way: before those are, its ids are named.
+// cutAnswers splits acks into the part for a run of lua/complete.lua and the rest. Acks of the rest of a
+// flight end all its jobs. So if such acks are cut, the first part names its ids, and only the last part acks
+// the rest. Otherwise the first script would end jobs whose answers come later.
 func cutAnswers(acks []Acks) (first, rest []Acks) {
-	room := answersBytes
+	room := maxAnswerBytes
 	for i, a := range acks {
-		weight := a.weights()
+		weight := a.weightFunc()
 		for k := range a.IDs {
 			if weight == nil {
 				break
@@ -230,15 +233,16 @@ func cutAnswers(acks []Acks) (first, rest []Acks) {
 			if k == 0 {
 				return acks[:i], acks[i:]
 			}
-			begin, end := a.cut(k)
+			begin, end := a.splitAt(k)
 			return append(slices.Clone(acks[:i]), begin), append([]Acks{end}, acks[i+1:]...)
 		}
 	}
 	return acks, nil
 }
 
-// weights says what the id at a place costs Redis beside its ack, in bytes; nil if none costs any.
-func (a *Acks) weights() func(place int) int {
+// weightFunc returns a function for the cost in Redis, in bytes, of the id at a position, beyond its ack. It
+// returns nil if no id costs more.
+func (a *Acks) weightFunc() func(place int) int {
 	if len(a.Answers) == 0 && a.Runs.Empty() {
 		return nil
 	}
@@ -249,18 +253,18 @@ func (a *Acks) weights() func(place int) int {
 	return func(place int) int {
 		weight := answers[a.IDs[place]]
 		if line := a.Runs.Weight(place); line > 0 {
-			weight = max(weight, answerWeight) + line // what was noted while it ran goes before its line
+			weight = max(weight, answerWeight) + line // the line gets the notes of the run
 		}
 		return weight
 	}
 }
 
-// Ack says that jobs are done. It returns how many were still in their flight; to
-// repeat it does nothing. Very many are sent in parts.
+// Ack ends jobs as done. It returns how many of them were still in their flight. Repeating it does nothing, so
+// after an error it may be called again. Very many jobs are sent in parts.
 func (c *Claim) Ack(ctx context.Context, acks ...Acks) (total int, err error) {
 	for {
 		first, rest := cutAcks(acks)
-		n, err := c.ack(ctx, first)
+		n, err := c.sendAcks(ctx, first)
 		if total += n; err != nil || len(rest) == 0 {
 			return total, err
 		}
@@ -268,14 +272,14 @@ func (c *Claim) Ack(ctx context.Context, acks ...Acks) (total int, err error) {
 	}
 }
 
-func (c *Claim) ack(ctx context.Context, acks []Acks) (int, error) {
-	if sayMore(acks) {
-		return c.complete(ctx, acks)
+func (c *Claim) sendAcks(ctx context.Context, acks []Acks) (int, error) {
+	if needComplete(acks) {
+		return c.sendComplete(ctx, acks)
 	}
 	args := appendAcks([]any{c.Instance, c.fence, c.keys.Wake}, acks)
-	reply, _, err := c.registry.sharing.ask(&part{
+	reply, _, err := c.registry.shared.sendShared(&shardRequest{
 		Call: redisdb.Call{Script: c.registry.db.Scripts.Ack, Keys: c.pop[:8], Args: args},
-		ctx:  ctx, shard: c.Shard, acks: len(acks) + ackCount(acks),
+		ctx:  ctx, shard: c.Shard, acks: len(acks) + countAcks(acks),
 	})
 	if err != nil {
 		return 0, fmt.Errorf("shard %s: %w", c.Shard, err)

@@ -8,22 +8,22 @@ import (
 
 	. "github.com/lowkiq/lowkiq/queue"
 
-	"github.com/lowkiq/lowkiq/internal/redistest"
-	"github.com/lowkiq/lowkiq/internal/tier"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/tier"
 )
 
-// clusterWords are what every user of a Redis Cluster needs besides.
+// clusterWords returns the permissions that every user of a Redis Cluster needs in addition.
 func clusterWords(t *testing.T) []string {
 	t.Helper()
 	return documented(t, "redis-cli ACL SETUSER USER ")
 }
 
-// withLogin is the URL of user on a Redis that [setUsers] was given.
+// withLogin returns the URL of a user that setUsers created.
 func withLogin(url, user string) string {
 	return strings.Replace(url, "://", "://"+user+":PASSWORD@", 1)
 }
 
-// setUsers makes the user on each of the servers.
+// setUsers creates the user on each of the servers.
 func setUsers(t *testing.T, servers []*redistest.Server, user string, rule ...string) {
 	t.Helper()
 	for _, s := range servers {
@@ -31,7 +31,7 @@ func setUsers(t *testing.T, servers []*redistest.Server, user string, rule ...st
 	}
 }
 
-// clusterUser makes the user of the documents, and returns its URL.
+// clusterUser creates the user of the documents and returns its URL.
 func clusterUser(t *testing.T, c *redistest.Cluster, user string, more ...string) string {
 	t.Helper()
 	setUsers(t, c.Masters, user, slices.Concat(aclRule(t, user), clusterWords(t), more)...)
@@ -58,15 +58,15 @@ func TestACLCluster(t *testing.T) {
 	runFew(t, &backend{url: clusterUser(t, cluster, "lowkiq", ofTests()...)}, "pop_each", "push_each") // its shards share no slot
 }
 
-// eachWordMissing leaves out one word after the other on one of the servers: the check must
-// name word and server.
+// eachWordMissing leaves out one permission after the other on one of the servers. The check must name the
+// permission and the server.
 func eachWordMissing(t *testing.T, servers []*redistest.Server, url, user string, rule []string) {
 	t.Helper()
 	setUsers(t, servers, user, rule...)
 	if err := checkOf(t, url); err != nil {
 		t.Fatalf("with the whole rule: %v", err)
 	}
-	// Each word on a single Redis is TestCheckNamesMissingPermissions'.
+	// TestCheckNamesMissingPermissions tries every word on a single Redis.
 	for i := rand.IntN(4); i < len(rule); i += 4 {
 		word := rule[i]
 		if !strings.ContainsAny(word[:1], "+~&") {
@@ -87,7 +87,7 @@ func eachWordMissing(t *testing.T, servers []*redistest.Server, url, user string
 	}
 }
 
-// checkOf is what the check at the start says.
+// checkOf returns the error of the check at the start.
 func checkOf(t *testing.T, url string) error {
 	t.Helper()
 	c, err := Open(Config{Redis: url})

@@ -8,22 +8,22 @@ import (
 
 	. "github.com/lowkiq/lowkiq/queue"
 
-	"github.com/lowkiq/lowkiq/internal/redistest"
-	"github.com/lowkiq/lowkiq/internal/tier"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/tier"
 )
 
-// sentinelRule is that of a user of the sentinels themselves.
+// sentinelRule returns the rule of docs/security.md for a user of the sentinels themselves.
 func sentinelRule(t *testing.T) []string {
 	t.Helper()
 	return documented(t, "redis-cli -p 26379 ACL SETUSER lowkiq ")
 }
 
-// toSentinels adds who the client is to the sentinels.
+// toSentinels adds the login for the sentinels to a URL.
 func toSentinels(url, user string) string {
 	return url + "?sentinel_user=" + user + "&sentinel_password=PASS%57ORD"
 }
 
-// sentinelUser makes the users of the documents, and returns their URL.
+// sentinelUser creates the users of the documents and returns their URL.
 func sentinelUser(t *testing.T, s *redistest.Sentinel, more ...string) string {
 	t.Helper()
 	setUsers(t, s.Data, "lowkiq", append(aclRule(t, "lowkiq"), more...)...)
@@ -72,7 +72,8 @@ func TestACLSentinel(t *testing.T) {
 	runFew(t, &backend{url: url})
 }
 
-// A master that no sentinel knows is an error, and not a Redis without keys.
+// unknownMaster: a master that no sentinel knows is an error, and is not taken for a Redis without keys.
+// keys.
 func unknownMaster(t *testing.T, s *redistest.Sentinel) {
 	t.Helper()
 	b := &backend{url: strings.Replace(s.URL(), "/mymaster", "/theirs", 1)}
@@ -86,7 +87,8 @@ func unknownMaster(t *testing.T, s *redistest.Sentinel) {
 	}
 }
 
-// The sentinels' address stands for the master's, which has none in go-redis.
+// TestInfoOfSentinel: Info names the sentinels' address, because go-redis does not know the address of the
+// master.
 func TestInfoOfSentinel(t *testing.T) {
 	t.Parallel()
 	c, err := Open(Config{Redis: "redis+sentinel://a,b/m"})

@@ -21,18 +21,18 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/envelope"
-	"github.com/lowkiq/lowkiq/internal/redistest"
-	"github.com/lowkiq/lowkiq/internal/tier"
+	"github.com/lowkiq/lowkiq/internal/store/envelope"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/tier"
 )
 
-// aclRule is the rule that docs/security.md has for a user.
+// aclRule returns the rule of docs/security.md for a user.
 func aclRule(t *testing.T, user string) []string {
 	t.Helper()
 	return documented(t, "redis-cli ACL SETUSER "+user+" ")
 }
 
-// documented are the words of the rule that begins so in docs/security.md.
+// documented returns the words of the rule in docs/security.md that begins so.
 func documented(t *testing.T, begin string) []string {
 	t.Helper()
 	text, err := os.ReadFile("../docs/security.md")
@@ -47,12 +47,12 @@ func documented(t *testing.T, begin string) []string {
 	return strings.Fields(strings.NewReplacer("'", "", `\|`, "|", "\\\n", " ").Replace(command))
 }
 
-// ofTests is what only the tests do to Redis, to look at it and to damage it.
+// ofTests returns the permissions that only tests need, to inspect Redis and to damage it.
 func ofTests() []string {
 	return []string{"+config|set", "+hkeys", "+hvals", "+rename", "+script|flush", "+ttl", "+zincrby"}
 }
 
-// setUser makes a user of a Redis that lets everybody in, and returns its URL.
+// setUser creates a user of a Redis that lets everybody in, and returns its URL.
 func setUser(t *testing.T, s *redistest.Server, user string, rule ...string) string {
 	t.Helper()
 	admin := redis.NewClient(&redis.Options{Addr: s.Addr(), Protocol: 2, DisableIdentity: true})
@@ -67,7 +67,7 @@ func setUser(t *testing.T, s *redistest.Server, user string, rule ...string) str
 	return "redis://" + user + ":PASSWORD@" + s.Addr() + "/0"
 }
 
-// TestACL is the suite as the user of docs/security.md.
+// TestACL runs the suite as the user of docs/security.md.
 func TestACL(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -80,13 +80,14 @@ func TestACL(t *testing.T) {
 	runCases(t, &backend{url: setUser(t, redistest.Start(t), "lowkiq", append(rule, ofTests()...)...), second: true, shared: true}, eachScript())
 }
 
-// The check at the start passes with the whole rule, and names whatever is missing.
+// TestCheckNamesMissingPermissions: the check at the start passes with the whole rule, and names each
+// permission that is missing.
 func TestCheckNamesMissingPermissions(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	server, rule := redistest.Start(t), aclRule(t, "lowkiq")
 	check := func(rule []string) error {
-		c, err := Open(Config{Redis: setUser(t, server, "lowkiq", rule...)})
+		c, err := Open(Config{Redis: setUser(t, server, "lowkiq", rule...), Timeout: time.Minute})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -117,8 +118,8 @@ func TestCheckNamesMissingPermissions(t *testing.T) {
 	}
 }
 
-// The rule has what the sources call, and nothing else.
-func TestACLRuleIsThatOfTheSources(t *testing.T) {
+// TestACLRuleMatchesTheSources: the rule has the commands that the sources use, and no others.
+func TestACLRuleMatchesTheSources(t *testing.T) {
 	t.Parallel()
 	var granted []string
 	for _, word := range aclRule(t, "lowkiq") {
@@ -138,8 +139,8 @@ var (
 	tried    = regexp.MustCompile(`\{'([A-Z]+)'`)
 )
 
-// called are the commands in scripts and in Go, and those that package redisdb sends by
-// go-redis's methods. A word in Go is a command if the check tries it.
+// called returns the commands in scripts and in Go, and those that package redisdb sends by methods of
+// go-redis. A word in Go counts as a command if the check tries it.
 func called(t *testing.T) []string {
 	t.Helper()
 	found := map[string]bool{}
@@ -155,7 +156,7 @@ func called(t *testing.T) []string {
 			found[strings.ToLower(m[1])] = true
 		}
 	}
-	for _, text := range sources(t, "*.go", "*/*.go", "../internal/redisdb/*.go") {
+	for _, text := range sources(t, "*.go", "*/*.go", "../internal/store/redisdb/*.go") {
 		for _, m := range inGo.FindAllStringSubmatch(text, -1) {
 			if commands[m[1]] {
 				found[strings.ToLower(m[1])] = true
@@ -188,7 +189,7 @@ func sources(t *testing.T, patterns ...string) (texts []string) {
 	return texts
 }
 
-// A producer may push, and nothing else.
+// TestACLOfProducers: a producer may push, and nothing else.
 func TestACLOfProducers(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -199,14 +200,14 @@ func TestACLOfProducers(t *testing.T) {
 	tryCalls(t, &backend{url: setUser(t, server, "caller", slices.Concat(aclRule(t, "producer"), callerWords(t))...)}, asProducer, owner)
 }
 
-// callerWords are what a producer needs besides, to call.
+// callerWords returns the permissions that a producer needs in addition for calls.
 func callerWords(t *testing.T) []string {
 	t.Helper()
 	const keys = "'~lk:{*}:reply*'"
 	return append(documented(t, "redis-cli ACL SETUSER producer "+keys), strings.Trim(keys, "'"))
 }
 
-// tryCalls calls as a producer that may, and as one that may not.
+// tryCalls makes calls as a producer that may, and as a producer that may not.
 func tryCalls(t *testing.T, caller, producer *backend, owner *rig) {
 	t.Helper()
 	owner.serve()
@@ -220,11 +221,11 @@ func tryCalls(t *testing.T, caller, producer *backend, owner *rig) {
 	wantReply(t, "a call", got, err, lowkiq.ReplyDone, "1")
 	got, err = c.Reply(ctx, "q", "called", got.Token)
 	wantReply(t, "its reply, again", got, err, lowkiq.ReplyDone, "1")
-	until(t, "it hears", c.Hears)
+	until(t, "it hears", c.RepliesConnected)
 	waits := make(chan error, 1)
 	ending, end := context.WithCancelCause(ctx)
 	go func() { _, err := c.Call(ending, "q", job("held", "hold")); waits <- err }()
-	until(t, "it has looked", func() bool { return c.Looked() > 0 })
+	until(t, "it has looked", func() bool { return c.ReplyChecks() > 0 })
 	enough := errors.New("enough")
 	end(enough)
 	if err := <-waits; !errors.Is(err, enough) {
@@ -251,7 +252,7 @@ func tryCalls(t *testing.T, caller, producer *backend, owner *rig) {
 	}
 }
 
-// tryProducer pushes to the owner's queue in all ways, and tries what a producer may not do.
+// tryProducer pushes to the owner's queue in all ways, and tries steps that a producer may not take.
 func tryProducer(t *testing.T, producer *backend, owner *rig) {
 	t.Helper()
 	c := producer.open(t, func(cfg *Config) { cfg.Cluster = owner.c.Cluster() })
@@ -279,8 +280,8 @@ func tryProducer(t *testing.T, producer *backend, owner *rig) {
 	eq(t, "jobs afterwards", len(owner.drain()) > 0, true)
 }
 
-// everyKindOfPush goes through all branches of the pushing scripts: single and in bulk,
-// merged, scheduled, while in flight, and to an id with so many payloads that they spill.
+// everyKindOfPush goes through all branches of the scripts that push: single, in bulk, merged, scheduled,
+// in flight, and to an id whose payloads spill.
 func everyKindOfPush(t *testing.T, q *Queue, owner *rig) {
 	t.Helper()
 	push := func(jobs ...lowkiq.Push) {
@@ -314,7 +315,8 @@ func everyKindOfPush(t *testing.T, q *Queue, owner *rig) {
 	owner.ack(flight, "a")
 }
 
-// coalescing goes through the branches of lua/coalesce.lua, by rules set at run time as a producer that has just come reads them.
+// coalescing goes through the branches of lua/coalesce.lua. The rules are set at run time, and a new
+// producer reads them.
 func coalescing(t *testing.T, producer *backend, owner *rig) {
 	t.Helper()
 	large := func(c string) lowkiq.Push { return job("large", strings.Repeat(c, 9000)) }
@@ -323,25 +325,25 @@ func coalescing(t *testing.T, producer *backend, owner *rig) {
 	for _, kind := range []string{rules.CoalesceAll, rules.CoalesceLatest, rules.CoalesceOnce} {
 		set := map[string]json.RawMessage{"coalesce": json.RawMessage(`"` + kind + `"`), "debounce": json.RawMessage(`{"quiet":"1h"}`)}
 		_, err := rules.In(owner.c.DB()).Change(t.Context(), owner.q.Name, rules.Change{Set: set, If: -1})
-		owner.no(err)
+		owner.noErr(err)
 		q, err := producer.open(t, func(cfg *Config) { cfg.Cluster = owner.c.Cluster() }).Queue(t.Context(), owner.q.Name)
-		owner.no(err)
-		owner.no(owner.c.DB().ForTests().ZAdd(t.Context(), owner.s.Keys().Since, redis.Z{Score: 1, Member: "forgotten"}).Err())
+		owner.noErr(err)
+		owner.noErr(owner.c.DB().ForTests().ZAdd(t.Context(), owner.s.Keys().Since, redis.Z{Score: 1, Member: "forgotten"}).Err())
 		for range 2 {
 			_, err = q.Push(t.Context(), job("new "+kind, "1"), job("new "+kind, "2"), job("timed "+kind, "1", in(time.Hour)), large("a"), large("b"), call, job("asked", "1"))
-			owner.no(err)
+			owner.noErr(err)
 		}
 		near(t, "put off by a producer, "+kind, owner.find("new "+kind, browse.StateScheduled).PerformAt, time.Hour)
 		flight := owner.pop(1)
 		for _, one := range flight.Jobs {
 			_, err = q.Push(t.Context(), job(one.ID, "meanwhile"))
-			owner.no(err)
+			owner.noErr(err)
 		}
 		owner.ack(flight.Flight)
 		_, err = q.Push(t.Context(), job("crowd", "1"), job("crowd", "2"))
-		owner.no(err)
+		owner.noErr(err)
 	}
 	_, err := rules.In(owner.c.DB()).Change(t.Context(), owner.q.Name, rules.Change{Unset: []string{"coalesce", "debounce"}, If: -1})
-	owner.no(err)
+	owner.noErr(err)
 	owner.push(job("crowd", "3"), job("afterwards", "1"))
 }

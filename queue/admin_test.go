@@ -9,16 +9,16 @@ import (
 	"github.com/lowkiq/lowkiq/queue/browse"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/redisdb"
+	"github.com/lowkiq/lowkiq/internal/store/redisdb"
 )
 
 var adminTests = []testCase{
-	{"ManyCrowdedIDs", manyCrowdedIDs}, {"LargeRecords", largeRecords}, {"MorgueOfACrowd", morgueOfACrowd}, {"RequeueKeepsTheOrder", requeueKeepsTheOrder},
+	{"ManyCrowdedIDs", testManyCrowdedIDs}, {"LargeRecords", testLargeRecords}, {"MorgueOfACrowd", testMorgueOfACrowd}, {"RequeueKeepsTheOrder", testRequeueKeepsTheOrder},
 }
 
-// One script changes ids of about 2,000 payloads, however many it is asked for: an id may have
-// 10,000.
-func manyCrowdedIDs(t *testing.T, b *backend) {
+// testManyCrowdedIDs: a script changes ids of about 2,000 payloads, however many ids it gets, because an id
+// may have 10,000.
+func testManyCrowdedIDs(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	const each = 300
 	ids := make([]string, 12)
@@ -33,12 +33,12 @@ func manyCrowdedIDs(t *testing.T, b *backend) {
 	first := func(script *redisdb.Script, keys []string, args ...any) {
 		t.Helper()
 		reply, err := r.c.Run(r.ctx, script, keys, append(args, anyOf(ids)...)...)
-		r.no(err)
+		r.noErr(err)
 		eq(t, script.Name, fmt.Sprint(reply), "[7 7 0]")
 	}
 	all := func(what string, n int, err error) {
 		t.Helper()
-		r.no(err)
+		r.noErr(err)
 		eq(t, what, n, len(ids))
 	}
 	k := r.s.Keys()
@@ -60,8 +60,8 @@ func manyCrowdedIDs(t *testing.T, b *backend) {
 	all("forgotten", n, err)
 }
 
-// A payload of a megabyte takes as long as many small ones.
-func largeRecords(t *testing.T, b *backend) {
+// testLargeRecords: a payload of a megabyte counts like many small payloads.
+func testLargeRecords(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	var ids []string
 	for i := range 6 {
@@ -70,21 +70,21 @@ func largeRecords(t *testing.T, b *backend) {
 	}
 	k := r.s.Keys()
 	reply, err := r.c.Run(r.ctx, r.c.DB().Scripts.Kill, k.For(r.c.DB().Scripts.Kill), append([]any{0, "", "all", k.Wake}, anyOf(ids)...)...)
-	r.no(err)
+	r.noErr(err)
 	eq(t, "kill", fmt.Sprint(reply), "[1 1 0]")
 	reply, err = r.c.Run(r.ctx, r.c.DB().Scripts.Delete, k.For(r.c.DB().Scripts.Delete), append([]any{0, ""}, anyOf(ids)...)...)
-	r.no(err)
+	r.noErr(err)
 	eq(t, "delete", fmt.Sprint(reply), "[1 2 0]")
 	n, err := browse.Of(r.q).Bury(r.ctx, browse.Anywhere, ids...)
-	r.no(err)
+	r.noErr(err)
 	eq(t, "killed", n, 4)
 	n, err = browse.Of(r.q).Requeue(r.ctx, browse.StateMorgue, ids...)
-	r.no(err)
+	r.noErr(err)
 	eq(t, "requeued", n, 5)
 }
 
-// morgueOfACrowd: what is buried of an id meets what was buried before, in bulk.
-func morgueOfACrowd(t *testing.T, b *backend) {
+// testMorgueOfACrowd: payloads of an id that are buried join those that were buried before, in bulk.
+func testMorgueOfACrowd(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	push := func(from, to int, s float64) {
 		for i := from; i < to; i++ {
@@ -94,7 +94,7 @@ func morgueOfACrowd(t *testing.T, b *backend) {
 	kill := func() {
 		t.Helper()
 		n, err := browse.Of(r.q).Bury(r.ctx, browse.Anywhere, "a")
-		r.no(err)
+		r.noErr(err)
 		eq(t, "killed", n, 1)
 	}
 	push(0, 5, 1000)
@@ -107,7 +107,7 @@ func morgueOfACrowd(t *testing.T, b *backend) {
 	push(2, 3, -5000) // one meets many
 	kill()
 	stats, err := r.q.Stats(r.ctx)
-	r.no(err)
+	r.noErr(err)
 	eq(t, "payloads in the morgue", stats.Morgue, 90)
 	if _, err := browse.Of(r.q).Requeue(r.ctx, browse.StateMorgue, "a"); err != nil {
 		t.Fatal(err)
@@ -132,16 +132,16 @@ func morgueOfACrowd(t *testing.T, b *backend) {
 	}
 }
 
-// requeueKeepsTheOrder: what was buried was pushed before what waits, so of equal scores it is
-// first (I3).
-func requeueKeepsTheOrder(t *testing.T, b *backend) {
+// testRequeueKeepsTheOrder: buried payloads were pushed before the waiting payloads. Of equal scores they
+// come first (I3).
+func testRequeueKeepsTheOrder(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.push(job("a", "1", score(7)), job("a", "2", score(7)))
 	_, flight := r.popOne("a")
 	r.bury(flight, "a", Skip)
 	r.push(job("a", "3", score(7)))
 	_, err := browse.Of(r.q).Requeue(r.ctx, browse.StateMorgue, "a")
-	r.no(err)
+	r.noErr(err)
 	eq(t, "after skip", show(r.find("a", browse.StateReady).Job), "a[1 2 3]")
 	_, flight = r.popOne("a")
 	r.bury(flight, "a", Bury)
@@ -149,7 +149,7 @@ func requeueKeepsTheOrder(t *testing.T, b *backend) {
 	r.popOne("a")
 	r.push(job("a", "5", score(7)))
 	_, err = browse.Of(r.q).Requeue(r.ctx, browse.StateMorgue, "a")
-	r.no(err)
+	r.noErr(err)
 	r.own(Self)
 	eq(t, "beside a flight", show(r.find("a", browse.StateReady).Job), "a[4 1 2 3 5]")
 }

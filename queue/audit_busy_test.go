@@ -14,13 +14,13 @@ import (
 	"github.com/lowkiq/lowkiq/queue/lease"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/envelope"
+	"github.com/lowkiq/lowkiq/internal/store/envelope"
 )
 
 // An audit that finds faults in a queue that merely moves would be of no use.
 
-// auditBusy: an audit after another beside a queue on which everything happens: no fault.
-func auditBusy(t *testing.T, b *backend) {
+// testAuditBusy repeats an audit while everything happens to the queue. It must find no fault.
+func testAuditBusy(t *testing.T, b *backend) {
 	if b.mini {
 		return // it is too slow to be busy
 	}
@@ -64,7 +64,7 @@ var busyIDs = func() (ids []string) {
 
 func busyID() string { return busyIDs[rand.N(len(busyIDs))] }
 
-// busyOwner claims, pops, fails, buries and is seized, again and again.
+// busyOwner claims, pops, fails, buries, and loses the shard to a seizure, again and again.
 func busyOwner(ctx context.Context, t *testing.T, s *Shard) {
 	io := context.WithoutCancel(ctx) // calls end by themselves
 	for n := 1; ctx.Err() == nil; n++ {
@@ -117,7 +117,7 @@ func busyPop(ctx context.Context, t *testing.T, claim *Claim) {
 		default:
 			acks := Acks{Flight: p.Flight, IDs: []string{j.ID}}
 			if noted || j.Callers > 0 || rand.N(2) == 0 {
-				answer := Answer{ID: j.ID, Callers: j.Callers, Noted: noted, Result: []byte("r"), Stated: rand.N(2) == 0, StateFor: 20 * time.Millisecond}
+				answer := Answer{ID: j.ID, Callers: j.Callers, HasNotes: noted, Result: []byte("r"), SetState: rand.N(2) == 0, StateFor: 20 * time.Millisecond}
 				if rand.N(3) > 0 {
 					answer.State = []byte("state")
 				}

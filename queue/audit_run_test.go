@@ -10,16 +10,16 @@ import (
 	. "github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/audit"
 
-	"github.com/lowkiq/lowkiq/internal/redistest"
-	"github.com/lowkiq/lowkiq/internal/tier"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/tier"
 )
 
-// The audit's tests break Redis by hand, which is why they are no part of the suite.
+// The tests of the audit damage Redis by hand, so they are no part of the suite.
 
-// audits are all of them.
+// audits returns all tests of the audit.
 func audits() []testCase { return slices.Concat(auditTests, repairTests) }
 
-// audited is what the kind of Redis could make differ: how keys are found and scripts called.
+// audited returns the tests that may depend on the kind of Redis: how keys are found and scripts called.
 func audited() []testCase {
 	return slices.DeleteFunc(audits(), func(c testCase) bool {
 		return !slices.Contains([]string{"Audit_Clean", "Audit_Cluster", "Audit_Orphans", "Repair_Faults"}, c.name)
@@ -43,7 +43,7 @@ func TestAuditOfEmbedded(t *testing.T) {
 	runCases(t, &backend{url: redistest.StartMini(t).URL(), mini: true}, audits())
 }
 
-// The rule of docs/security.md is enough to audit and to repair.
+// TestAuditUnderACL: the rule of docs/security.md permits an audit and a repair.
 func TestAuditUnderACL(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -63,7 +63,8 @@ func TestAuditUnderACL(t *testing.T) {
 	}
 }
 
-// The registry is read once, however many queues there are: its text grows with them.
+// TestAuditReadsTheRegistryOnce: an audit reads the registry once, however many queues there are, because
+// its text grows with them.
 func TestAuditReadsTheRegistryOnce(t *testing.T) {
 	t.Parallel()
 	b := &backend{url: redistest.Start(t).URL()}

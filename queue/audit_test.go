@@ -16,13 +16,13 @@ import (
 	"github.com/lowkiq/lowkiq"
 )
 
-// auditTests corrupt Redis by hand; the audit must say so, and nothing else.
+// auditTests damage Redis by hand. The audit must report that fault and no other.
 var auditTests = []testCase{
-	{"Audit_Clean", auditClean},
-	{"Audit_Faults", auditFaults},
-	{"Audit_Cluster", auditCluster},
-	{"Audit_Orphans", auditOrphans},
-	{"Audit_LongReadyList", auditLongReadyList},
+	{"Audit_Clean", testAuditClean},
+	{"Audit_Faults", testAuditFaults},
+	{"Audit_Cluster", testAuditCluster},
+	{"Audit_Orphans", testAuditOrphans},
+	{"Audit_LongReadyList", testAuditLongReadyList},
 }
 
 func (r *rig) audit(change ...func(*audit.Config)) audit.Report {
@@ -32,7 +32,7 @@ func (r *rig) audit(change ...func(*audit.Config)) audit.Report {
 		f(&cfg)
 	}
 	found, err := audit.Run(r.ctx, r.c, cfg)
-	r.no(err)
+	r.noErr(err)
 	return found
 }
 
@@ -44,7 +44,7 @@ func linesOf(a audit.Report) string {
 	return strings.Join(lines, "\n")
 }
 
-// crowd pushes more payloads than a record holds, every other one with a header.
+// crowd pushes more payloads than a record holds, every second with a header.
 func (r *rig) crowd(id string, n int) {
 	r.t.Helper()
 	for i := range n {
@@ -56,9 +56,9 @@ func (r *rig) crowd(id string, n int) {
 	}
 }
 
-// everyState makes ids in every state there is: r ready, d due, t retry, b blocked, f in
-// flight with something parked, m in the morgue, s crowded, x deleted, l deleted and pushed
-// for later, u in quarantine; and kept has a state alone.
+// everyState creates an id in each state: r ready, d due, t retry, b blocked, f in flight with a parked
+// payload, m in the morgue, s crowded, x deleted, l deleted and pushed for later, u in quarantine. The id
+// kept has a state alone.
 func (r *rig) everyState() {
 	r.t.Helper()
 	for _, id := range []string{"t", "b", "m"} {
@@ -82,17 +82,17 @@ func (r *rig) everyState() {
 	r.crowd("s", 40)
 	r.push(job("r", "r"), job("x", "x"), job("l", "l"))
 	_, err := browse.Of(r.q).Delete(r.ctx, browse.Anywhere, "x", "l")
-	r.no(err)
+	r.noErr(err)
 	r.push(job("l", "l", in(time.Hour)))
 }
 
-// flying adds an id in flight, with something parked, where nobody is in quarantine.
+// flying adds an id in flight with a parked payload, in a shard without quarantine.
 func (r *rig) flying(id string) int64 {
 	r.t.Helper()
 	r.push(job(id, "first"))
 	_, flight := r.popOne(id)
 	r.push(job(id, "second"))
-	r.no(r.claim.Note(r.ctx, Note{Flight: flight, ID: id, Note: lowkiq.Note{Progress: 0.5, State: []byte("half")}}))
+	r.noErr(r.claim.Note(r.ctx, Note{Flight: flight, ID: id, Note: lowkiq.Note{Progress: 0.5, State: []byte("half")}}))
 	return flight
 }
 
@@ -101,17 +101,17 @@ func (r *rig) keep(id, state string) {
 	r.t.Helper()
 	r.push(job(id, id))
 	_, flight := r.popOne(id)
-	r.ackAll(Acks{Flight: flight, IDs: []string{id}, Answers: []Answer{{ID: id, Stated: true, State: []byte(state)}}})
+	r.ackAll(Acks{Flight: flight, IDs: []string{id}, Answers: []Answer{{ID: id, SetState: true, State: []byte(state)}}})
 }
 
-func auditClean(t *testing.T, b *backend) {
+func testAuditClean(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	takeLeases(t, r.c, "n/1", "n/2", "n/3", "n/4")
 	r.flying("f")
 	if got := linesOf(r.audit()); got != "" {
 		t.Errorf("with a flight:\n%s", got)
 	}
-	r.no2(r.claim.Release(r.ctx))
+	r.noErr2(r.claim.Release(r.ctx))
 	r.own(Fresh)
 	r.drain()
 	empty := r.audit().Jobs
@@ -125,12 +125,12 @@ func auditClean(t *testing.T, b *backend) {
 	eq(t, "jobs that wait: not the buried, not the deleted one", got.Jobs, 7)
 }
 
-func (r *rig) no2(_ int, err error) {
+func (r *rig) noErr2(_ int, err error) {
 	r.t.Helper()
-	r.no(err)
+	r.noErr(err)
 }
 
-// lease gives instances a lease, so that their claims are no faults.
+// takeLeases gives instances a lease, so that their claims are no faults.
 func takeLeases(t *testing.T, c *Client, instances ...string) {
 	t.Helper()
 	for _, name := range instances {
@@ -140,7 +140,7 @@ func takeLeases(t *testing.T, c *Client, instances ...string) {
 	}
 }
 
-func auditFaults(t *testing.T, b *backend) {
+func testAuditFaults(t *testing.T, b *backend) {
 	for _, one := range corruptions() {
 		t.Run(strings.ReplaceAll(one.name, " ", "_"), func(t *testing.T) {
 			t.Parallel()
@@ -160,7 +160,7 @@ func auditFaults(t *testing.T, b *backend) {
 	}
 }
 
-func auditCluster(t *testing.T, b *backend) {
+func testAuditCluster(t *testing.T, b *backend) {
 	c := b.open(t)
 	r := rigOn(t, c)
 	r.own(Fresh) // by an instance that never had a lease
@@ -173,31 +173,31 @@ func auditCluster(t *testing.T, b *backend) {
 		return strings.Join(list, ", ")
 	}
 	eq(t, "a claim of nobody", kinds(), "claim-unknown "+r.q.Name)
-	// A process that ran for years, and one that was started just now: with both, nodes need some
+	// A process that has run for years, and a process that has just started. With both, nodes need some
 	// time.
 	old, young := "old/01BX5ZZKBKACTAV9WEVGEMMVRZ.1", "young/"+ulid.Make().String()+".1"
 	takeLeases(t, c, "n/1", old, young)
 	eq(t, "leased", kinds(), "")
 	eq(t, "gone", r.audit().Gone, nil)
 	for _, dead := range []string{"n/1", old, young} {
-		r.no(c.Leases().End(r.ctx, dead))
+		r.noErr(c.Leases().End(r.ctx, dead))
 	}
 	eq(t, "dead", kinds(), "")
 	eq(t, "gone", r.audit().Gone, []string{"n/1", old, young})
 	eq(t, "gone, by an audit of one queue", r.audit(func(cfg *audit.Config) { cfg.Queues = []string{r.q.Name} }).Gone, r.audit().Gone)
-	r.no(c.Leases().Drop(r.ctx, old)) // as nodes forget
+	r.noErr(c.Leases().Drop(r.ctx, old)) // as nodes forget
 	eq(t, "gone, but for one", r.audit().Gone, []string{"n/1", young})
-	r.no(c.DB().ForTests().HSet(r.ctx, c.DB().Keys.Queues(), "bad", "{").Err())
-	r.no(c.DB().ForTests().Set(r.ctx, c.DB().Keys.Record(), "{", 0).Err())
-	r.no(c.DB().ForTests().RPush(r.ctx, c.DB().Keys.Leader(), "x").Err())
+	r.noErr(c.DB().ForTests().HSet(r.ctx, c.DB().Keys.Queues(), "bad", "{").Err())
+	r.noErr(c.DB().ForTests().Set(r.ctx, c.DB().Keys.Record(), "{", 0).Err())
+	r.noErr(c.DB().ForTests().RPush(r.ctx, c.DB().Keys.Leader(), "x").Err())
 	eq(t, "registry and record", kinds(), "record-damaged , record-damaged , registry-damaged bad")
-	r.no(c.DB().ForTests().HSet(r.ctx, c.DB().Keys.Rules(), "torn", `{"rev":1,`, "later", `{"rev":1,"set":{"colour":{"value":3}}}`).Err())
-	r.no(c.DB().ForTests().HSet(r.ctx, c.DB().Keys.Recurring(), "tick", `{"edit":{"every":"1s"}}`).Err())
-	r.no(c.DB().ForTests().Set(r.ctx, c.DB().Keys.Changes(), "x", 0).Err())
+	r.noErr(c.DB().ForTests().HSet(r.ctx, c.DB().Keys.Rules(), "torn", `{"rev":1,`, "later", `{"rev":1,"set":{"colour":{"value":3}}}`).Err())
+	r.noErr(c.DB().ForTests().HSet(r.ctx, c.DB().Keys.Recurring(), "tick", `{"edit":{"every":"1s"}}`).Err())
+	r.noErr(c.DB().ForTests().Set(r.ctx, c.DB().Keys.Changes(), "x", 0).Err())
 	eq(t, "what was set at run time", kinds(), "record-damaged , record-damaged , record-damaged , recurring-damaged , registry-damaged bad, rules-damaged later, rules-damaged torn")
 	for _, key := range []string{c.DB().Keys.Rules(), c.DB().Keys.Recurring()} {
-		r.no(c.DB().ForTests().Del(r.ctx, key).Err())
-		r.no(c.DB().ForTests().Set(r.ctx, key, "x", 0).Err())
+		r.noErr(c.DB().ForTests().Del(r.ctx, key).Err())
+		r.noErr(c.DB().ForTests().Set(r.ctx, key, "x", 0).Err())
 	}
 	eq(t, "other types", kinds(), "record-damaged , record-damaged , record-damaged , recurring-damaged , registry-damaged bad, rules-damaged ")
 	_, err := audit.Run(r.ctx, c, audit.Config{Queues: []string{"nothing"}})
@@ -206,7 +206,7 @@ func auditCluster(t *testing.T, b *backend) {
 	}
 }
 
-func auditOrphans(t *testing.T, b *backend) {
+func testAuditOrphans(t *testing.T, b *backend) {
 	c := b.open(t)
 	r := rigOn(t, c)
 	takeLeases(t, c, "n/1")
@@ -221,12 +221,12 @@ func auditOrphans(t *testing.T, b *backend) {
 		r.s.Keys().ReplyTo("endless"),
 	}
 	for _, key := range keys {
-		r.no(c.DB().ForTests().Set(r.ctx, key, 1, 0).Err())
+		r.noErr(c.DB().ForTests().Set(r.ctx, key, 1, 0).Err())
 	}
-	r.no(c.DB().ForTests().Set(r.ctx, c.DB().With(c.Cluster()+"-other").Keys.Shard(r.q.Name, 1, 0).Jobs, 1, 0).Err()) // another cluster's
+	r.noErr(c.DB().ForTests().Set(r.ctx, c.DB().With(c.Cluster()+"-other").Keys.Shard(r.q.Name, 1, 0).Jobs, 1, 0).Err()) // another cluster's
 	r.push(r.called("called", "one", "two")...)
 	p := r.pop(2)
-	r.no2(r.claim.Ack(r.ctx, r.answered(p.Flight, "called", strings.Repeat("long", 100)))) // replies, and the text that they share
+	r.noErr2(r.claim.Ack(r.ctx, r.answered(p.Flight, "called", strings.Repeat("long", 100)))) // replies, and the text that they share
 	if got := linesOf(r.audit()); got != "" {
 		t.Errorf("without --orphans:\n%s", got)
 	}
@@ -239,8 +239,8 @@ func auditOrphans(t *testing.T, b *backend) {
 	}
 }
 
-// auditLongReadyList crosses the replies in which the ready list is read.
-func auditLongReadyList(t *testing.T, b *backend) {
+// testAuditLongReadyList has a ready list that is longer than one reply.
+func testAuditLongReadyList(t *testing.T, b *backend) {
 	c := b.open(t)
 	r := rigOn(t, c)
 	takeLeases(t, c, "n/1")
@@ -253,8 +253,8 @@ func auditLongReadyList(t *testing.T, b *backend) {
 	if got := linesOf(r.audit()); got != "" {
 		t.Fatalf("got\n%s", got)
 	}
-	r.no(c.DB().ForTests().LRem(r.ctx, r.s.Keys().Ready, 1, "2-250").Err())
-	r.no(c.DB().ForTests().RPush(r.ctx, r.s.Keys().Ready, "0-3").Err())
+	r.noErr(c.DB().ForTests().LRem(r.ctx, r.s.Keys().Ready, 1, "2-250").Err())
+	r.noErr(c.DB().ForTests().RPush(r.ctx, r.s.Keys().Ready, "0-3").Err())
 	got := r.audit()
 	eq(t, "faults", linesOf(got), fmt.Sprintf("shard %s/0, id \"0-3\": two-places: it is in ready and ready, want one of them\n"+
 		"shard %s/0, id \"2-250\": no-entry: it has a record and is in no list, so it never runs", r.q.Name, r.q.Name))

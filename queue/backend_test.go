@@ -12,46 +12,46 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/redistest"
-	"github.com/lowkiq/lowkiq/internal/tier"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/tier"
 )
 
 // backend is a Redis that the suite runs against, shared by all tests of one run.
 type backend struct {
 	url string
-	// mini: the embedded Redis. It knows no memory limit.
+	// mini is true for the embedded Redis, which has no memory limit.
 	mini bool
-	// second: another Redis is the judge of what is right, so that an eighth of the random
-	// histories does.
+	// second is true if another Redis is the judge of right and wrong, so that an eighth of the random
+	// histories suffices.
 	second bool
-	// shared: each pop and ack asks the script of many shards first, also one that comes alone. That takes less at once than one
-	// shard's own, which some cases count.
+	// shared makes each pop and ack use the script of many shards first, even if it comes alone. That
+	// script takes less at once than a shard's own script, which some cases count.
 	shared bool
-	// names hands out a cluster name per test, so that tests cannot meet.
+	// names provides a cluster name for each test, so that tests cannot meet.
 	names atomic.Int64
-	// calls, if there is one, is told which scripts are called.
+	// calls records which scripts are called, unless it is nil.
 	calls *scriptCalls
 }
 
-// rdb is one Redis, as go-redis sees it.
+// rdb is a Redis as go-redis sees it.
 type rdb = redis.UniversalClient
 
-// testCase is one test of the suite.
+// testCase is a test of the suite.
 type testCase struct {
 	name string
 	run  func(t *testing.T, b *backend)
 }
 
-// suite is what must hold on every kind of Redis, seen through queue, queue/lease and queue/browse.
+// suite returns the tests that must pass on every kind of Redis, with package queue, queue/lease and
+// queue/browse.
 func suite() []testCase {
-	return slices.Concat(propertyTests, ruleTests, quarantineTests, pageTests, searchTests, placeTests, bulkTests, adminTests, protocolTests, commitTests, inputTests, listTests, wakeTests, positionTests, journalTests, timingTests, pushAgainTests, deletedTests, staleTests, lateTests, repeatTests, namedTests, leaseTests, damageTests, headerDamageTests, lagTests, removeTests, replyTests, callTests, deliveryTests, limitTests, groupTests, coalesceTests, eventTests, transferTests, importStateTests, crowdTests)
+	return slices.Concat(propertyTests, ruleTests, quarantineTests, pageTests, searchTests, placeTests, bulkTests, adminTests, protocolTests, commitTests, inputTests, listTests, wakeTests, positionTests, journalTests, timingTests, pushAgainTests, deletedTests, staleTests, lateTests, repeatTests, namedTests, leaseTests, damageTests, headerDamageTests, lagTests, removeTests, replyTests, callTests, memoryTests, deliveryTests, limitTests, groupTests, coalesceTests, eventTests, transferTests, importStateTests, crowdTests)
 }
 
-// long are cases whose many rounds show what a script does, not what another kind of Redis does to
-// it.
+// long has cases whose many rounds test a script rather than the kind of Redis.
 var long = []string{
 	"Bulk", "BulkReachesAllGroups", "Late_ManyAtOnce", "ManyCrowdedIDs", "PagesOfACrowd", "PagesOfEachSize", "PagesWhileJobsMove",
-	"PushAgain_KeepsOrder", "Rule_ScoresKeepTheirBits", "Stale_Many", "SearchInPieces", "SearchOfCrowds", "Rate_LargeBatchesAndSmallOnes", "Import_ACrowd",
+	"PushAgain_KeepsOrder", "Rule_ScoresKeepTheirBits", "Stale_Many", "SearchInPieces", "SearchOfCrowds", "Rate_LargeAndSmallBatches", "Import_ACrowd",
 }
 
 // except returns the cases whose names are not listed.
@@ -59,13 +59,15 @@ func except(cases []testCase, names []string) []testCase {
 	return slices.DeleteFunc(slices.Clone(cases), func(c testCase) bool { return slices.Contains(names, c.name) })
 }
 
-// differing is what the kind of Redis, or the rights of its user, could make differ: which commands
-// there are, which keys a script may name together, what is published, how scripts are loaded.
+// differing returns the cases that may depend on the kind of Redis or on the permissions of its user: which
+// commands exist, which keys a script may name together, which messages are published, how scripts are
+// loaded.
 func differing() []testCase {
 	return except(slices.Concat(protocolTests, commitTests, wakeTests, leaseTests, removeTests, repeatTests, listTests, searchTests, replyTests, callTests, deliveryTests, eventTests, transferTests), long)
 }
 
-// eachScript is what differs, and what else calls scripts: which keys each of them names, and which commands it calls.
+// eachScript returns the cases of differing, and all others that call scripts, for the keys and commands of
+// each script.
 func eachScript() []testCase {
 	return except(slices.Concat(differing(), propertyTests, pageTests, bulkTests, adminTests, journalTests), long)
 }
@@ -81,13 +83,13 @@ func runCases(t *testing.T, b *backend, cases []testCase) {
 	}
 }
 
-// TestSingle is the suite on one Redis server: the judge of what is right.
+// TestSingle runs the suite on one Redis server, the judge of right and wrong.
 func TestSingle(t *testing.T) {
 	t.Parallel()
 	runCases(t, &backend{url: redistest.Start(t).URL()}, tier.Of(except(suite(), long), except(suite(), long), suite()))
 }
 
-// TestCluster is the suite on a Redis Cluster: every key declared, every script's keys
+// TestCluster runs the suite on a Redis Cluster, which requires that all keys of a script are declared and
 // in one slot.
 func TestCluster(t *testing.T) {
 	tier.All(t)
@@ -95,7 +97,7 @@ func TestCluster(t *testing.T) {
 	runCases(t, &backend{url: redistest.StartCluster(t, 3).URL(), second: true}, eachScript())
 }
 
-// TestEmbedded is the suite on the Redis inside the process.
+// TestEmbedded runs the suite on the Redis inside the process.
 func TestEmbedded(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -134,7 +136,7 @@ func (b *backend) open(t testing.TB, change ...func(*Config)) *Client {
 
 func (b *backend) name() string { return fmt.Sprint("test-", b.names.Add(1)) }
 
-// newQueue registers queue "q".
+// newQueue registers the queue "q".
 func newQueue(t testing.TB, c *Client, shards int) *Queue {
 	t.Helper()
 	q, err := c.Register(t.Context(), lowkiq.Queue{Name: "q", Shards: shards})

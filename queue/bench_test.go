@@ -11,10 +11,10 @@ import (
 	"github.com/lowkiq/lowkiq/queue/browse"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 )
 
-// benchQueue is an owned queue on a server of its own, and n fresh jobs for it.
+// benchQueue returns an owned queue on a server of its own, and n new jobs for it.
 func benchQueue(b *testing.B, shards, n int, options ...func(*lowkiq.Push)) (*Queue, []*Claim, []lowkiq.Push) {
 	b.Helper()
 	c := (&backend{url: redistest.Start(b).URL()}).open(b)

@@ -14,17 +14,17 @@ import (
 	"github.com/lowkiq/lowkiq/queue/browse"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/envelope"
-	"github.com/lowkiq/lowkiq/internal/redistest"
-	"github.com/lowkiq/lowkiq/internal/tier"
+	"github.com/lowkiq/lowkiq/internal/store/envelope"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/tier"
 )
 
-// While a script runs Redis serves nobody else, leases included. So what one script does is
-// bounded, whatever lies in the shard. These tests count its work, which is the same on every
-// machine: the values that it hands to Redis and gets from it, and their bytes.
+// Redis serves no other client during a script, not even for leases. So the work of a script is bounded,
+// whatever the shard contains. These tests count the values and bytes that a script sends to Redis and gets
+// from it, which are the same on every machine.
 
-// counting is put before a script: it counts what its commands take and give, and keeps the maximum
-// of each script.
+// counting is put before a script. It counts the arguments and results of its commands, and keeps the
+// maximum of each script.
 const counting = `
 local values, bytes = 0, 0
 local function see(v)
@@ -44,21 +44,20 @@ local function counted(...)
 end
 `
 
-// counted replaces a client's scripts by ones that count.
+// counted replaces a client's scripts by scripts that count.
 func counted(c *Client) {
 	for _, s := range c.DB().Scripts.All() {
 		s.SetText(strings.ReplaceAll(counting, "NAME", s.Name) + strings.ReplaceAll(s.Text(), "redis.call(", "counted("))
 	}
 }
 
-// The most that one script may do for 2,000 payloads or 1 MiB: each is read and written a few
-// times.
+// Bounds of a script for 2,000 payloads or 1 MiB. It reads and writes each of them a few times.
 const (
 	mostValues = 40_000
 	mostBytes  = 12 << 20
 )
 
-// costs returns the maxima of all scripts since the last time, and objects to those beyond the
+// costs returns the maxima of all scripts since the last call, and fails the test if a script exceeds the
 // bound.
 func (r *rig) costs() map[string][2]int {
 	r.t.Helper()
@@ -69,7 +68,7 @@ func (r *rig) costs() map[string][2]int {
 			w[i] = n
 			seen[name] = w
 		}
-		r.no(r.c.DB().ForTests().Del(r.ctx, key).Err())
+		r.noErr(r.c.DB().ForTests().Del(r.ctx, key).Err())
 	}
 	for _, name := range slices.Sorted(maps.Keys(seen)) {
 		if w := seen[name]; w[0] > mostValues || w[1] > mostBytes {
@@ -82,7 +81,7 @@ func (r *rig) costs() map[string][2]int {
 func (r *rig) scores(key string) map[string]int {
 	r.t.Helper()
 	list, err := r.c.DB().ForTests().ZRangeWithScores(r.ctx, key, 0, -1).Result()
-	r.no(err)
+	r.noErr(err)
 	scores := map[string]int{}
 	for _, z := range list {
 		scores[z.Member.(string)] = int(z.Score)
@@ -95,7 +94,7 @@ func (r *rig) crowds(n, size int, ids ...string) {
 	r.crowdsOf(func(int) string { return "" }, n, size, ids...)
 }
 
-// callers is crowds of calls, each of a client of its own.
+// callers is crowds with calls, each of a client of its own.
 func (r *rig) callers(n, size int, ids ...string) {
 	channel := r.c.DB().Keys.Replies(strings.Repeat("c", 100))
 	r.crowdsOf(func(i int) string {
@@ -116,11 +115,11 @@ func (r *rig) crowdsOf(replyTo func(i int) string, n, size int, ids ...string) {
 	}
 }
 
-// crowdTests: an id with as many payloads as a flight takes at once, and more, goes everywhere. Each kind of Redis has limits of its
-// own: the Lua of the embedded one has a small stack.
-var crowdTests = []testCase{{"Crowd_GoesEverywhere", crowdEverywhere}}
+// crowdTests: an id with as many payloads as a flight takes, and more, gets through every step. Each kind
+// of Redis has limits of its own. The Lua of the embedded Redis has a small stack.
+var crowdTests = []testCase{{"Crowd_GoesEverywhere", testCrowdEverywhere}}
 
-func crowdEverywhere(t *testing.T, b *backend) {
+func testCrowdEverywhere(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	n, fills := 2200, map[string]func(n, size int, ids ...string){"payloads": r.crowds, "calls": r.callers}
 	if b.mini { // it is slow, all the more under the race detector
@@ -150,7 +149,7 @@ func crowdEverywhere(t *testing.T, b *backend) {
 			t.Fatal(err)
 		}
 		page, err := browse.Of(r.q).Page(r.ctx, browse.Query{State: browse.StateMorgue})
-		r.no(err)
+		r.noErr(err)
 		eq(t, name+": payloads in the morgue", page.Jobs[0].Count, n)
 		if _, err := browse.Of(r.q).Requeue(r.ctx, browse.StateMorgue, "a"); err != nil {
 			t.Fatal(err)
@@ -167,7 +166,7 @@ func idsOf(name string, n int) (ids []string) {
 	return ids
 }
 
-// TestScriptsAreBounded does everything to shards that are as full as the default limits allow.
+// TestScriptsAreBounded takes every step on shards that are as full as the default limits allow.
 func TestScriptsAreBounded(t *testing.T) {
 	tier.Usual(t)
 	t.Parallel()
@@ -239,7 +238,7 @@ func TestScriptsAreBounded(t *testing.T) {
 	}
 }
 
-// searchAll searches for what costs most to look for, and for what all jobs have.
+// searchAll searches for the most expensive text, and for text that all jobs have.
 func (r *rig) searchAll() {
 	r.t.Helper()
 	r.c.DB().Slow = nil
@@ -251,13 +250,13 @@ func (r *rig) searchAll() {
 	}
 }
 
-// everything is what workers and people do to ids that are all ready, each kind at least once.
+// everything takes each step of workers and people at least once, on ids that are all ready.
 func everything(r *rig, ids []string, message string) {
 	r.t.Helper()
 	pop := func() Popped {
 		r.t.Helper()
 		p, err := r.claim.Pop(r.ctx, PopRequest{IDs: 1000, Bytes: 1 << 20, MaxCrashes: 3})
-		r.no(err)
+		r.noErr(err)
 		return p
 	}
 	nack := func(p Popped, kind NackKind) {
@@ -267,7 +266,7 @@ func everything(r *rig, ids []string, message string) {
 			nacks = append(nacks, Nack{Flight: p.Flight, ID: j.ID, Kind: kind, Error: message})
 		}
 		n, err := r.claim.Nack(r.ctx, nacks...)
-		r.no(err)
+		r.noErr(err)
 		eq(r.t, "nacked", n, len(nacks))
 	}
 	r.searchAll()
@@ -281,12 +280,12 @@ func everything(r *rig, ids []string, message string) {
 			burials = append(burials, Burial{Flight: p.Flight, ID: j.ID, Policy: policy, Error: message})
 		}
 		_, err := r.claim.Bury(r.ctx, burials...)
-		r.no(err)
+		r.noErr(err)
 	}
 	for _, end := range []func(){
 		func() { r.own(Seize) },
 		func() { r.own(Self) },
-		func() { _, err := r.claim.Release(r.ctx); r.no(err); r.own(Fresh) },
+		func() { _, err := r.claim.Release(r.ctx); r.noErr(err); r.own(Fresh) },
 	} {
 		for range 4 {
 			pop()
@@ -305,18 +304,18 @@ func everything(r *rig, ids []string, message string) {
 		func() (int, error) { return browse.Of(r.q).Delete(r.ctx, browse.Anywhere, ids...) },
 	} {
 		_, err := do()
-		r.no(err)
+		r.noErr(err)
 		if i == 1 || i == 6 { // all are buried; some are, and others are not
 			r.searchAll()
 		}
 	}
 	stats, err := r.q.Stats(r.ctx)
-	r.no(err)
+	r.noErr(err)
 	eq(r.t, "left", fmt.Sprint(stats.Jobs, stats.Morgue), fmt.Sprint(Counts{}, 0))
 }
 
-// complete acks what was popped with results and states of these sizes, and asks for a reply meanwhile. The first have
-// twice of what one script may do: the others get short ones.
+// complete acks popped jobs with results and states of these sizes, and asks for a reply meanwhile. The
+// first jobs have twice the weight of a script. The others get short results.
 func (r *rig) complete(p Popped, result, state int) {
 	r.t.Helper()
 	token := strings.Repeat("A", 22)
@@ -330,19 +329,19 @@ func (r *rig) complete(p Popped, result, state int) {
 			result, state = min(result, 100), min(state, 100)
 		}
 		acks.IDs = append(acks.IDs, j.ID)
-		acks.Answers = append(acks.Answers, Answer{ID: j.ID, Callers: j.Callers, Bytes: bytesOfJob(j), Result: make([]byte, result), Stated: true, State: make([]byte, state), StateFor: time.Hour})
+		acks.Answers = append(acks.Answers, Answer{ID: j.ID, Callers: j.Callers, Bytes: bytesOfJob(j), Result: make([]byte, result), SetState: true, State: make([]byte, state), StateFor: time.Hour})
 	}
 	n, err := r.claim.Ack(r.ctx, acks)
 	eq(r.t, "acked", fmt.Sprint(n, err), fmt.Sprint(len(p.Jobs), " <nil>"))
 }
 
-// completeAll handles all that is due, with answers of all sizes.
+// completeAll handles all due jobs, with answers of all sizes.
 func (r *rig) completeAll() {
 	r.t.Helper()
 	sizes := []int{100, lowkiq.MaxResultBytes, 0, 60, 2000}
 	for i := 0; ; i++ {
 		p, err := r.claim.Pop(r.ctx, PopRequest{IDs: 1000, Bytes: 1 << 20, States: true})
-		r.no(err)
+		r.noErr(err)
 		if len(p.Jobs) == 0 {
 			return
 		}
@@ -358,7 +357,7 @@ func bytesOfJob(j lowkiq.Job) (n int) {
 	return n
 }
 
-// Acks of several flights, whose payloads many clients have called, come together.
+// TestCompleteIsBounded acks several flights together, whose payloads many clients have called.
 func TestCompleteIsBounded(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, &backend{url: redistest.Start(t).URL()})
@@ -370,7 +369,7 @@ func TestCompleteIsBounded(t *testing.T) {
 		job := p.Jobs[0]
 		eq(t, "callers", job.Callers, 2000)
 		acks = append(acks, Acks{Flight: p.Flight, Rest: true, IDs: []string{job.ID}, Answers: []Answer{
-			{ID: job.ID, Callers: job.Callers, Result: make([]byte, lowkiq.MaxResultBytes), Stated: true, State: make([]byte, lowkiq.MaxStateBytes)},
+			{ID: job.ID, Callers: job.Callers, Result: make([]byte, lowkiq.MaxResultBytes), SetState: true, State: make([]byte, lowkiq.MaxStateBytes)},
 		}})
 	}
 	counted(r.c)
@@ -379,7 +378,7 @@ func TestCompleteIsBounded(t *testing.T) {
 	t.Log(r.costs())
 }
 
-// Calls that are repeated are buried once more beside themselves.
+// TestBurialOfRepeatedCallsIsBounded buries calls that were repeated, beside their own burials.
 func TestBurialOfRepeatedCallsIsBounded(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, &backend{url: redistest.Start(t).URL()})
@@ -395,8 +394,8 @@ func TestBurialOfRepeatedCallsIsBounded(t *testing.T) {
 	t.Log(r.costs())
 }
 
-// A flight's record may have a megabyte. A push of many payloads to its id reads it once, not once
-// per payload.
+// TestPushToAFlightIsBounded: the record of a flight may have a megabyte. A push of many payloads to its id
+// reads it once, and not once per payload.
 func TestPushToAFlightIsBounded(t *testing.T) {
 	t.Parallel()
 	b := &backend{url: redistest.Start(t).URL()}
@@ -423,7 +422,7 @@ func TestPushToAFlightIsBounded(t *testing.T) {
 	}
 }
 
-// The count itself must object.
+// TestWorkIsCounted: the count itself must detect too much work.
 func TestWorkIsCounted(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, &backend{url: redistest.Start(t).URL()})
@@ -437,8 +436,8 @@ func TestWorkIsCounted(t *testing.T) {
 	}
 }
 
-// The morgue of an id has no limit. What leaves it does so in order, and a handler gets a piece of
-// it.
+// TestLargeMorgue: the morgue of an id has no limit. Payloads leave it in order, and a handler gets a piece
+// of them.
 func TestLargeMorgue(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -452,12 +451,12 @@ func TestLargeMorgue(t *testing.T) {
 		}
 		r.push(jobs...)
 		n, err := browse.Of(r.q).Bury(r.ctx, browse.Anywhere, "a")
-		r.no(err)
+		r.noErr(err)
 		eq(t, "killed", n, 1)
 	}
 	r.push(job("a", "last", score(1)))
 	n, err := browse.Of(r.q).Requeue(r.ctx, browse.StateMorgue, "a")
-	r.no(err)
+	r.noErr(err)
 	eq(t, "requeued", n, 1)
 	r.costs()
 	next := 0
@@ -481,7 +480,8 @@ func TestLargeMorgue(t *testing.T) {
 	r.costs()
 }
 
-// A piece that failed comes back before what waited behind it, and what was pushed meanwhile.
+// TestPiecesKeepTheOrder: a piece that failed comes back before the payloads that waited behind it and
+// those that were pushed meanwhile.
 func TestPiecesKeepTheOrder(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, &backend{url: redistest.Start(t).URL()})
@@ -493,7 +493,7 @@ func TestPiecesKeepTheOrder(t *testing.T) {
 	r.nack(flight, "a", Retry, 3, time.Hour)
 	eq(t, "together again", len(r.find("a", browse.StateRetry).Payloads), 5001)
 	_, err := browse.Of(r.q).RunNow(r.ctx, "a")
-	r.no(err)
+	r.noErr(err)
 	again, flight := r.popOne("a")
 	eq(t, "retry count", again.RetryCount, 3)
 	eq(t, "first of the second piece", string(again.Payloads[0].Data), "lowest")
@@ -504,9 +504,9 @@ func TestPiecesKeepTheOrder(t *testing.T) {
 	eq(t, "the rest begins", string(rest.Payloads[0].Data), string(first.Payloads[1999].Data))
 }
 
-// Acks may come in any order, and in any number: what is acknowledged by name is found by one walk
-// through the flights, not by one for each id. Those that come in the order of their flight are at
-// its head, and are not looked for.
+// TestAcksInAnyOrderAreBounded: acks may come in any order and number. A script finds named ids by one walk
+// through the flights, not by one walk for each id. Acks in the order of their flight are at its head, and
+// need no search.
 func TestAcksInAnyOrderAreBounded(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -529,9 +529,9 @@ func TestAcksInAnyOrderAreBounded(t *testing.T) {
 			for _, f := range flights {
 				acks = append(acks, Acks{Flight: f.Flight, IDs: c.order(f.IDs)})
 			}
-			r.no(r.c.DB().ForTests().Do(r.ctx, "CONFIG", "RESETSTAT").Err())
+			r.noErr(r.c.DB().ForTests().Do(r.ctx, "CONFIG", "RESETSTAT").Err())
 			n, err := r.claim.Ack(r.ctx, acks...)
-			r.no(err)
+			r.noErr(err)
 			eq(t, "acked", n, 4000)
 			calls := r.calls()
 			if calls["lpos"] > c.calls || calls["lrem"] > c.calls || calls["evalsha"]+calls["eval"] > c.sends+1 {
@@ -541,7 +541,7 @@ func TestAcksInAnyOrderAreBounded(t *testing.T) {
 				t.Errorf("got %d LSET and %d LRANGE for acks in order, want none", calls["lset"], calls["lrange"])
 			}
 			n, err = r.claim.Ack(r.ctx, acks...)
-			r.no(err)
+			r.noErr(err)
 			eq(t, "acked again", n, 0)
 			eq(t, "left in flight", r.c.DB().ForTests().LLen(r.ctx, r.s.Keys().Flight).Val(), 0)
 			eq(t, "open flights", r.pop(1).Open, nil)
@@ -549,9 +549,9 @@ func TestAcksInAnyOrderAreBounded(t *testing.T) {
 	}
 }
 
-// Half of each flight is acknowledged by name, from its end, with a pop, twice, and ids of no
-// flight among them: exactly those are done, and the others stay in their order.
-func TestAcksTakeWhatTheyName(t *testing.T) {
+// TestAcksEndTheIDsTheyName acks half of each flight by name, from its end, together with a pop, twice, with
+// ids of no flight among them. Exactly these jobs are done, and the others keep their order.
+func TestAcksEndTheIDsTheyName(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, &backend{url: redistest.Start(t).URL()})
 	flights := r.longFlights()
@@ -570,16 +570,16 @@ func TestAcksTakeWhatTheyName(t *testing.T) {
 	}
 	slices.Reverse(acks)
 	p, err := r.claim.Pop(r.ctx, PopRequest{IDs: 1, Bytes: 1 << 20, Acks: acks})
-	r.no(err)
+	r.noErr(err)
 	eq(t, "open flights", len(p.Open), len(flights))
 	eq(t, "left in flight", strings.Join(r.c.DB().ForTests().LRange(r.ctx, r.s.Keys().Flight, 0, -1).Val(), "\n")+"\n", left)
 	n, err := r.claim.Ack(r.ctx, append(acks, Acks{Flight: 1, Rest: true}, Acks{Flight: 2, Rest: true}, Acks{Flight: 3, Rest: true}, Acks{Flight: 4, Rest: true})...)
-	r.no(err)
+	r.noErr(err)
 	eq(t, "acked with the rest", n, 2000)
 }
 
-// Tens of thousands of ids in one call, as an importer's worker may name them, are more than one
-// script takes.
+// TestAckOfVeryMany acks tens of thousands of ids in one call, as an importer's worker may. They are more
+// than one script takes.
 func TestAckOfVeryMany(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, &backend{url: redistest.Start(t).URL()})
@@ -587,18 +587,18 @@ func TestAckOfVeryMany(t *testing.T) {
 	p := r.pop(2)
 	many := append(idsOf("nobody", 20_000), "b", "a")
 	n, err := r.claim.Ack(r.ctx, Acks{Flight: p.Flight, IDs: many})
-	r.no(err)
+	r.noErr(err)
 	eq(t, "acked", n, 2)
 	_, flight := r.popOne("c")
 	p, err = r.claim.Pop(r.ctx, PopRequest{IDs: 1, Bytes: 1, Acks: []Acks{{Flight: flight, IDs: append(idsOf("nobody", 20_000), "c")}}})
-	r.no(err)
+	r.noErr(err)
 	eq(t, "open after acks that went with a pop", p.Open, nil)
 	var rests []Acks
 	for i := range int64(10_000) {
 		rests = append(rests, Acks{Flight: 100 + i, Rest: true})
 	}
 	n, err = r.claim.Ack(r.ctx, rests...)
-	r.no(err)
+	r.noErr(err)
 	eq(t, "acked of flights that never were", n, 0)
 }
 

@@ -11,9 +11,9 @@ import (
 	"github.com/lowkiq/lowkiq/queue/browse"
 )
 
-var bulkTests = []testCase{{"Bulk", bulkActions}, {"BulkInSteps", bulkInSteps}, {"BulkAsOfStart", bulkAsOfStart}, {"BulkOfFailed", bulkOfFailed}, {"BulkRefuses", bulkRefuses}, {"Errors", errorGroups}}
+var bulkTests = []testCase{{"Bulk", testBulkActions}, {"BulkInSteps", testBulkInSteps}, {"BulkAsOfStart", testBulkAsOfStart}, {"BulkOfFailed", testBulkOfFailed}, {"BulkRefuses", testBulkRefuses}, {"Errors", testErrorGroups}}
 
-// allSteps goes on until the action has no next step.
+// allSteps repeats the action until there is no next step.
 func allSteps(t *testing.T, q *Queue, action *browse.Action, query browse.Query) (sum browse.Step, steps int) {
 	t.Helper()
 	for steps = 1; steps < 1000; steps++ {
@@ -37,7 +37,7 @@ func allSteps(t *testing.T, q *Queue, action *browse.Action, query browse.Query)
 	return sum, steps
 }
 
-func bulkActions(t *testing.T, b *backend) {
+func testBulkActions(t *testing.T, b *backend) {
 	for _, c := range []struct {
 		action  *browse.Action
 		query   browse.Query
@@ -77,9 +77,9 @@ func bulkActions(t *testing.T, b *backend) {
 	}
 }
 
-// bulkOfFailed: a job has failed also when its turn has come; one that is blocked, in flight or
-// fresh is none of them.
-func bulkOfFailed(t *testing.T, b *backend) {
+// testBulkOfFailed: a job counts as failed also when its turn has come. A job that is blocked, in flight or
+// fresh does not.
+func testBulkOfFailed(t *testing.T, b *backend) {
 	for action, after := range map[*browse.Action]string{browse.Kill: "dead1:morgue dead2:morgue f1:morgue f2:morgue f3:morgue", browse.Delete: "dead1:morgue dead2:morgue"} {
 		q := everywhere(t, b)
 		n, err := browse.Of(q).RunNow(t.Context(), "f1", "later")
@@ -95,8 +95,8 @@ func bulkOfFailed(t *testing.T, b *backend) {
 	}
 }
 
-// Steps are bounded, go on where the last one ended, and do no harm when repeated.
-func bulkInSteps(t *testing.T, b *backend) {
+// testBulkInSteps: steps are bounded, continue where the last step ended, and do no harm when repeated.
+func testBulkInSteps(t *testing.T, b *backend) {
 	q := crowd(t, b, 50)
 	query := browse.Query{State: browse.StateScheduled, Range: browse.Range{Limit: 30}}
 	first, err := browse.Of(q).Bulk(t.Context(), browse.Kill, query)
@@ -120,8 +120,8 @@ func bulkInSteps(t *testing.T, b *backend) {
 	}
 }
 
-// Jobs that come while the action goes on cannot keep it going.
-func bulkAsOfStart(t *testing.T, b *backend) {
+// testBulkAsOfStart: jobs that come while the action runs do not prolong it.
+func testBulkAsOfStart(t *testing.T, b *backend) {
 	q := crowd(t, b, 20)
 	for _, c := range []struct {
 		action *browse.Action
@@ -182,7 +182,7 @@ func bulkAsOfStart(t *testing.T, b *backend) {
 	}
 }
 
-func bulkRefuses(t *testing.T, b *backend) {
+func testBulkRefuses(t *testing.T, b *backend) {
 	q := everywhere(t, b)
 	step, err := browse.Of(q).Bulk(t.Context(), browse.Kill, browse.Query{Range: browse.Range{Limit: 1}})
 	if err != nil || step.Next == "" {
@@ -213,18 +213,18 @@ func bulkRefuses(t *testing.T, b *backend) {
 	}
 }
 
-func errorGroups(t *testing.T, b *backend) {
+func testErrorGroups(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	for i, message := range []string{"no account 17", "no account 4", `bad "x"`, `bad "y"`, `bad "z"`} {
 		id := fmt.Sprint("id", i)
 		r.push(job(id, "1"), job(id, "2"))
 		_, flight := r.popOne(id)
 		n, err := r.claim.Nack(r.ctx, Nack{Flight: flight, ID: id, Kind: Retry, Delay: time.Duration(i+1) * time.Hour, Error: message})
-		r.no(err)
+		r.noErr(err)
 		eq(t, "nacked", n, 1)
 	}
 	got, err := browse.Of(r.q).Errors(r.ctx, browse.StateRetry)
-	r.no(err)
+	r.noErr(err)
 	eq(t, "examined", fmt.Sprint(got.Examined, got.All, len(got.Groups)), "5 true 2")
 	bad := got.Groups[0]
 	eq(t, "most", fmt.Sprintf("%s, %d jobs, %d payloads, %s %s", bad.Kind, bad.Jobs, bad.Payloads, bad.Example, bad.Error), `bad #, 3 jobs, 6 payloads, id4 bad "z"`)
@@ -233,7 +233,7 @@ func errorGroups(t *testing.T, b *backend) {
 	step, _ := allSteps(t, r.q, browse.Kill, browse.Query{State: browse.StateRetry, Kind: bad.Kind})
 	eq(t, "killed", step.Changed, 3)
 	dead, err := browse.Of(r.q).Errors(r.ctx, browse.StateMorgue)
-	r.no(err)
+	r.noErr(err)
 	eq(t, "dead", fmt.Sprint(len(dead.Groups), dead.Groups[0].Jobs, dead.Groups[0].Payloads), "1 3 6")
 	if _, err := browse.Of(r.q).Errors(r.ctx, browse.StateReady); !errors.Is(err, browse.ErrQuery) {
 		t.Errorf("ready: got %v, want ErrQuery", err)

@@ -6,67 +6,83 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/envelope"
-	"github.com/lowkiq/lowkiq/internal/redisdb"
+	"github.com/lowkiq/lowkiq/internal/process/handling"
+	"github.com/lowkiq/lowkiq/internal/process/memory"
+	"github.com/lowkiq/lowkiq/internal/store/envelope"
+	"github.com/lowkiq/lowkiq/internal/store/redisdb"
 )
 
-// A call is a push whose payload says to whom its end is told (internal/envelope). The script that
-// ends the payload stores the reply under the call's token, and tells it on the channel of the client
-// that called (lua/lib/tell.lua). A message may be lost; so the caller looks for the reply, too
-// (replies.go).
+// A call is a push whose payload carries the address of its caller (internal/store/envelope). The script that
+// ends the payload stores the reply under the call's token, and publishes it on the channel of the calling
+// client (lua/lib/tell.lua). A message may be lost, so the client also reads stored replies (replies.go).
 
-// Called is the answer to one job of Calls.
+// Called is the answer to a job of Calls.
 type Called struct {
-	Reply lowkiq.Reply // of a job that was refused it has no state
-	// Err is why the job was refused, or not sent, or that it is unknown whether it was stored; or, of a
-	// reply with a state, why no end of it can be waited for (ErrClosed, lowkiq.ErrNoReply, or that Redis
-	// lets nobody look), or its result not be decoded.
+	Reply lowkiq.Reply // has no state if the job was refused
+	// Err of a reply without a state says why the job was refused or not sent, or that it is unknown whether
+	// it was stored. Err of a reply with a state says why the client cannot wait for the end (ErrClosed,
+	// lowkiq.ErrNoReply, or a refusal of Redis), or why the result cannot be decoded.
 	Err error
+	// Kept means that Reply.Result or Reply.Error is missing, because there was no memory for it. Client.Reply
+	// returns the whole reply.
+	Kept bool
 }
 
-// ErrClosed: the client was closed while a call waited.
+// ErrClosed means that the client was closed while a call waited.
 var ErrClosed = redisdb.ErrClosed
 
-// DefaultKeep is how much longer than its caller waits a reply is kept, and how long one is whose
-// caller's context has no deadline.
+// DefaultKeep is how long a reply is kept after the deadline of its caller, or after the end of its payload if
+// the caller has no deadline.
 const DefaultKeep = time.Minute
 
-// MaxKeep is the longest time for which a reply is kept.
+// MaxKeep is how long a reply is kept at most.
 const MaxKeep = envelope.MaxKeep
 
-// Call pushes a job and waits for the end of its payload: it is done, with the result that its
-// handler answered, or it was buried or deleted, or has expired. A failure that will be retried is no end. ctx bounds
-// the wait: when it ends first, the reply is pending, and the error is that of ctx. Its token gives
-// the reply later, see Reply. Equal payloads of two calls are not merged: each gets its own answer.
-// lowkiq.ErrNoReply says that there will be no end: the payload is gone without one.
+// Call pushes a job and waits for the end of its payload. A payload ends when it is done, with the result that
+// its handler answered, or when it is buried or deleted, or expires. A failure that will be retried is no end.
+//
+// ctx bounds the wait. If it ends first, the reply is pending and the error is that of ctx. The reply's token
+// gives the reply later; see [Client.Reply]. Equal payloads of two calls are not merged, so each caller gets an
+// answer of its own. lowkiq.ErrNoReply means that the payload is gone without an end.
+//
+// If ctx is the context of a handler, a call whose job would have to wait for that handler is refused with
+// lowkiq.ErrOwnLane, and nothing is pushed.
 func (c *Client) Call(ctx context.Context, queue string, job lowkiq.Push) (lowkiq.Reply, error) {
 	all, err := c.Calls(ctx, queue, 0, job)
 	if err != nil {
 		return lowkiq.Reply{ID: job.ID}, err
 	}
 	if all[0].Err == nil && all[0].Reply.State == lowkiq.ReplyPending {
-		return all[0].Reply, fmt.Errorf("job %q: no end of it yet: %w", job.ID, context.Cause(ctx))
+		return all[0].Reply, fmt.Errorf("job %q has not ended yet: %w", job.ID, context.Cause(ctx))
 	}
 	return all[0].Reply, all[0].Err
 }
 
-// Calls is Call for several jobs, with an answer per job. When ctx ends, those without an end are
-// pending. keep is how long a reply is kept from the end of its payload on, 0 for the time to the
-// deadline of ctx and DefaultKeep. The id of a reply is that under which its payload is stored, if a
-// middleware has changed it: Reply wants that one.
+// Calls is Call for several jobs, with an answer per job. When ctx ends, the replies without an end are
+// pending. keep is how long a reply is kept after the end of its payload. 0 means the time to the deadline
+// of ctx and DefaultKeep. A middleware may change a job's id. The reply has the stored id, which [Client.Reply]
+// needs.
 func (c *Client) Calls(ctx context.Context, queue string, keep time.Duration, jobs ...lowkiq.Push) ([]Called, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	pushing, cancel := c.outlasting(ctx)
+	pushing, cancel := c.outlastDeadline(ctx)
 	defer cancel()
 	q, err := c.Queue(pushing, queue)
 	if err != nil {
 		return nil, err
+	}
+	home, within := handling.Home{Redis: c.Redis(), Cluster: c.Cluster()}, handling.CallOf(ctx)
+	for i := range jobs {
+		if shard := q.Of(jobs[i].ID).Index; within.Blocks(home, queue, shard, jobs[i].ID) {
+			return nil, fmt.Errorf("job %q: %w: shard %d of queue %q is busy with its call until it returns; push without waiting, or call another queue",
+				jobs[i].ID, lowkiq.ErrOwnLane, shard, queue)
+		}
 	}
 	if keep <= 0 {
 		keep = DefaultKeep
@@ -75,9 +91,12 @@ func (c *Client) Calls(ctx context.Context, queue string, keep time.Duration, jo
 		}
 	}
 	keep = min(keep, MaxKeep)
-	calls := make([]call, len(jobs))
+	if err := memory.Take(ctx, int64(len(jobs))*callBytes); err != nil {
+		return nil, err
+	}
+	calls := make([]pendingCall, len(jobs))
 	jobs = slices.Clone(jobs)
-	channel, leave := c.replies.join(ctx, q, jobs, calls)
+	channel, leave := c.replies.addCalls(ctx, q, jobs, calls)
 	defer leave()
 	for i := range jobs {
 		jobs[i].ReplyTo = envelope.Address(calls[i].token, keep, channel)
@@ -86,7 +105,7 @@ func (c *Client) Calls(ctx context.Context, queue string, keep time.Duration, jo
 	if results == nil && err != nil {
 		return nil, err
 	}
-	ids, all := c.replies.pushed(calls, results), make([]Called, len(jobs))
+	ids, all := c.replies.markStored(calls, results), make([]Called, len(jobs))
 	for i := range all {
 		all[i].Reply = lowkiq.Reply{ID: ids[i], Token: calls[i].token, State: lowkiq.ReplyPending}
 		if all[i].Err = results[i].Err; all[i].Err != nil {
@@ -95,22 +114,22 @@ func (c *Client) Calls(ctx context.Context, queue string, keep time.Duration, jo
 	}
 	for i := range all {
 		if all[i].Err == nil {
-			all[i].Err = q.await(ctx, &calls[i], &all[i].Reply)
+			all[i].Kept, all[i].Err = q.awaitReply(ctx, &calls[i], &all[i].Reply)
 		}
 	}
 	return all, nil
 }
 
-// Waiting is how many of the client's calls have no end yet.
+// Waiting returns the number of the client's calls that have no end yet.
 func (c *Client) Waiting() int {
 	c.replies.mu.Lock()
 	defer c.replies.mu.Unlock()
 	return len(c.replies.waiting)
 }
 
-// outlasting is ctx, and goes on for a moment after its deadline: what is pushed is to be known, however short the
-// wait is.
-func (c *Client) outlasting(ctx context.Context) (context.Context, context.CancelFunc) {
+// outlastDeadline returns a context that outlasts the deadline of ctx by the timeout of a command. The caller
+// then learns which jobs are stored, however short its deadline is. If ctx is cancelled, so is the new context.
+func (c *Client) outlastDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
 	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
@@ -122,31 +141,32 @@ func (c *Client) outlasting(ctx context.Context) (context.Context, context.Cance
 	return longer, func() { stop(); cancel() }
 }
 
-// await waits for the end of a call's payload, until ctx ends: then it stays pending.
-func (q *Queue) await(ctx context.Context, one *call, reply *lowkiq.Reply) error {
+// awaitReply waits for the end of a call's payload and fills in the reply. If ctx ends first, the reply stays
+// pending. kept is true if there was memory for the state of the reply only.
+func (q *Queue) awaitReply(ctx context.Context, call *pendingCall, reply *lowkiq.Reply) (kept bool, err error) {
 	select {
-	case end := <-one.ended:
-		return q.end(reply, end)
+	case end := <-call.ended:
+		return end.kept, q.decodeEnd(reply, end)
 	case <-ctx.Done():
 	}
 	select {
-	case end := <-one.ended: // what is there is worth more
-		return q.end(reply, end)
+	case end := <-call.ended: // an end that has come takes precedence over ctx
+		return end.kept, q.decodeEnd(reply, end)
 	default:
-		return nil
+		return false, nil
 	}
 }
 
-func (q *Queue) end(reply *lowkiq.Reply, end ended) error {
+func (q *Queue) decodeEnd(reply *lowkiq.Reply, end callEnd) error {
 	if end.err != nil {
-		return fmt.Errorf("job %q: no end of it: %w", reply.ID, end.err)
+		return fmt.Errorf("job %q: its end is not known: %w", reply.ID, end.err)
 	}
 	return envelope.ReadReply(reply, end.text, q.rules.Load().Codec.Decode)
 }
 
-// Reply asks for the reply to a call again: [lowkiq.ReplyPending] while its payload waits or runs,
-// ErrNoReply if there is none under this token. Of an id for which many payloads wait it is pending
-// until all of them have ended.
+// Reply returns the reply to an earlier call. It is [lowkiq.ReplyPending] while the payload waits or runs. If
+// many payloads wait for the id, it may be pending until all of them have ended. lowkiq.ErrNoReply means that
+// there is no reply under this token.
 func (c *Client) Reply(ctx context.Context, queue, id, token string) (lowkiq.Reply, error) {
 	reply := lowkiq.Reply{ID: id, Token: token}
 	q, err := c.Queue(ctx, queue)
@@ -154,21 +174,24 @@ func (c *Client) Reply(ctx context.Context, queue, id, token string) (lowkiq.Rep
 		return reply, err
 	}
 	if bytes, err := base64.RawURLEncoding.DecodeString(token); err != nil || len(bytes) != tokenBytes {
-		return reply, fmt.Errorf("job %q: %w: %.40q is no token, want the one that the call was given", id, lowkiq.ErrNoReply, token)
+		return reply, fmt.Errorf("job %q: %w: %.40q is not a token; use the token of the call", id, lowkiq.ErrNoReply, token)
+	}
+	if err := memory.Take(ctx, replyCopies*lowkiq.MaxResultBytes); err != nil {
+		return reply, fmt.Errorf("job %q: %w", id, err)
 	}
 	shard := q.Of(id)
-	got, err := shard.Run(ctx, c.db.Scripts.Reply, token, id, 0)
+	got, err := shard.Run(ctx, c.db.Scripts.Reply, token, id, 0, math.MaxInt32)
 	if err != nil {
 		return reply, fmt.Errorf("shard %s: %w", shard, err)
 	}
 	text := redisdb.Text(got)
 	if text == "" {
-		return reply, fmt.Errorf("job %q: %w under this token: it is no longer kept, or never was one of this job", id, lowkiq.ErrNoReply)
+		return reply, fmt.Errorf("job %q: %w under this token; it is no longer kept, or the token belongs to another job", id, lowkiq.ErrNoReply)
 	}
 	return reply, envelope.ReadReply(&reply, text, q.rules.Load().Codec.Decode)
 }
 
-// tokenBytes are those of a token: 128 random bits, so that nobody finds another's reply.
+// tokenBytes is the length of a token: 128 random bits, so that nobody can guess the token of another call.
 const tokenBytes = 16
 
 func newToken() string {

@@ -5,35 +5,36 @@ import (
 	"crypto/tls"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/redisdb"
+	"github.com/lowkiq/lowkiq/internal/store/redisdb"
 	"github.com/lowkiq/lowkiq/queue/lease"
+	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
-// Config says which Redis and which cluster of nodes. The zero value of a field is
-// its default.
+// Config names the Redis and the cluster of nodes that a client uses. The zero value of a field is its
+// default.
 type Config struct {
-	// Redis is where the jobs live. Default redis://127.0.0.1:6379/0.
+	// Redis is the URL of the Redis that stores the jobs. Default redis://127.0.0.1:6379/0.
 	//
 	//	redis://[user:password@]host:port/db
 	//	redis+sentinel://[user:password@]host:port,host:port/master[/db][?sentinel_user=…&sentinel_password=…]
 	//	redis+cluster://[user:password@]host:port,host:port
 	//
-	// With rediss instead of redis it is TLS, with the sentinels too. The login before the
-	// hosts is that of Redis; sentinels that ask for one have their own.
+	// The scheme rediss instead of redis means TLS, with the sentinels as well. The login before the hosts
+	// is for Redis. Sentinels that need a login have their own, in the query.
 	Redis string
 	// Cluster separates the keys of clusters that share a Redis. Default "default".
 	Cluster string
-	// TLS overrides the TLS settings of a rediss:// URL: TLS 1.2, the system's
-	// authorities, no client certificate. Without a ServerName each server is verified by
-	// the address it is dialled at: that of the URL, and what a cluster or the sentinels
-	// announce. With one all servers and sentinels must have that name.
+	// TLS overrides the TLS settings of a rediss:// URL: TLS 1.2, the system's authorities, no client
+	// certificate. Without a ServerName each server is verified by its dialled address. The URL has this
+	// address, or a cluster or the sentinels announce it. With a ServerName all servers and sentinels must have
+	// that name.
 	TLS *tls.Config
-	// Timeout of one command, also of dialling. Default 5 s.
+	// Timeout of a command, and of dialling. Default 5 s.
 	Timeout time.Duration
 	// PoolSize is the number of connections per Redis node. Default 10 per CPU.
 	PoolSize int
-	// Middlewares wrap this client's pushes to any queue, the first one outermost, around
-	// those that belong to one queue (PushRules).
+	// Middlewares wrap this client's pushes to any queue, the first outermost. They wrap the middlewares of
+	// a single queue (PushRules).
 	Middlewares []Middleware
 }
 
@@ -50,16 +51,16 @@ func (cfg Config) withDefaults() Config {
 	return cfg
 }
 
-// Client talks to the Redis of one cluster. It is safe for concurrent use.
+// Client talks to the Redis of a cluster. It is safe for concurrent use.
 type Client struct {
 	cfg Config
 	db  *redisdb.DB
 
 	registry *Registry
-	replies  *replies // to its calls
+	replies  *replies // to this client's calls
 }
 
-// Open validates cfg and builds a client. It does not connect; [Client.Check] does.
+// Open validates cfg and returns a client. It does not connect to Redis; [Client.Check] does.
 func Open(cfg Config) (*Client, error) {
 	cfg = cfg.withDefaults()
 	if err := CheckName("cluster", cfg.Cluster); err != nil {
@@ -73,59 +74,64 @@ func Open(cfg Config) (*Client, error) {
 }
 
 func newClient(cfg Config, db *redisdb.DB) *Client {
-	g := &Registry{db: db, cfg: cfg, queues: map[string]*Queue{}, rules: map[string]PushRules{}, live: map[string]Limits{}, pushes: newPushes(db)}
-	g.sharing = newSharing(g)
+	g := &Registry{db: db, cfg: cfg, queues: map[string]*Queue{}, rules: map[string]PushRules{}, liveLimits: map[string]rules.Push{}, pushCounts: newPushCounts(db)}
+	g.shared = newSharedRequests(g)
 	c := &Client{cfg: cfg, db: db, registry: g}
 	c.replies = newReplies(c)
 	return c
 }
 
-// Registry is what producers and nodes agree on about queues.
+// Registry returns the registry of queues, which holds what producers and nodes must agree on.
 func (c *Client) Registry() *Registry { return c.registry }
 
-// DB is the connection, for the packages below this one.
+// DB returns the connection, for the packages below this package.
 func (c *Client) DB() *redisdb.DB { return c.db }
 
-// Leases are those of the cluster's instances.
+// Leases returns the leases of the cluster's instances.
 func (c *Client) Leases() *lease.Index { return lease.In(c.db) }
 
-// Time is Redis's clock.
+// Time returns the time by Redis's clock.
 func (c *Client) Time(ctx context.Context) (time.Time, error) { return c.db.Time(ctx) }
 
-// Close gives the connections back, and ends calls that wait, with ErrClosed. It may be called twice. What the client has pushed
-// in its last ten seconds is written into the figures of the day: that takes a moment, and two seconds where Redis does not
-// answer.
+// Close closes the connections and ends waiting calls with ErrClosed. It may be called twice. It first adds the
+// pushes of the last ten seconds to the figures of the day, which takes at most four seconds if Redis does
+// not answer.
 func (c *Client) Close() error {
 	c.replies.close()
-	c.registry.pushes.close()
+	c.registry.pushCounts.close()
 	err := c.db.Close()
 	c.replies.work.Wait()
 	return err
 }
 
-// Cluster is the name of the cluster whose keys the client uses.
+// Cluster returns the name of the cluster whose keys the client uses.
 func (c *Client) Cluster() string { return c.cfg.Cluster }
 
-// Redis is the address for people: hosts, no credentials.
+// Redis returns the address of Redis for people, with hosts and without credentials.
 func (c *Client) Redis() string { return c.db.Address() }
 
-// Server is what one Redis server says of itself.
+// Server describes a Redis server, as it reports itself.
 type Server = redisdb.Server
 
-// Check connects, reads what the server is and sends it the scripts. It fails when
-// Redis is out of reach, too old, may evict jobs at will, or does not permit what the
-// client does. Of a cluster every master is asked, of Sentinel the master and every sentinel
-// that answers.
+// Check connects to Redis, reads its properties and loads the scripts. It fails if Redis is out of reach or too
+// old, if it may evict jobs and allowEviction is false, or if the user lacks a permission. It asks every
+// master of a cluster, and with Sentinel the master and every sentinel that answers.
 func (c *Client) Check(ctx context.Context, allowEviction bool) (Server, error) {
 	return c.db.Check(ctx, allowEviction)
 }
 
-// Info asks every master what it says of itself. It fails if one of them says nothing.
+// Evicts returns the address of a master that may evict keys, and its maxmemory-policy. Both are "" if no master
+// may.
+func (c *Client) Evicts(ctx context.Context) (address, policy string, err error) {
+	return c.db.Evicts(ctx)
+}
+
+// Info returns the properties of every master. It fails if a master does not answer.
 func (c *Client) Info(ctx context.Context) ([]Server, error) { return c.db.Info(ctx) }
 
-// run calls a script. That a shard refuses the caller is a [FencedError], that its queue is
-// deleted a lowkiq.ErrUnknownQueue.
-func run(ctx context.Context, db *redisdb.DB, s *redisdb.Script, keys []string, args ...any) (any, error) {
+// runScript runs a script. The error is a [FencedError] if the shard refused an instance that does not hold its
+// claim, and lowkiq.ErrUnknownQueue if the queue is deleted.
+func runScript(ctx context.Context, db *redisdb.DB, s *redisdb.Script, keys []string, args ...any) (any, error) {
 	reply, err := db.Run(ctx, s, keys, args...)
-	return reply, refusal(err)
+	return reply, readRefusal(err)
 }

@@ -11,33 +11,33 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/envelope"
+	"github.com/lowkiq/lowkiq/internal/store/envelope"
 	. "github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
 var coalesceTests = []testCase{
-	{"Coalesce_Latest", coalesceLatest},
-	{"Coalesce_LatestOfLargeOnes", coalesceLarge},
-	{"Coalesce_Once", coalesceOnce},
-	{"Coalesce_LeavesCallsAlone", coalesceCalls},
-	{"Coalesce_PushedAgain", coalesceAgain},
-	{"Coalesce_TheLastPushGetsARun", coalesceLast},
-	{"Coalesce_Debounce", debounce},
-	{"Coalesce_DebounceForgets", debounceForgets},
-	{"Coalesce_DebouncePullsNothingForward", debounceForward},
+	{"Coalesce_Latest", testCoalesceLatest},
+	{"Coalesce_LatestOfLargePayloads", testCoalesceLarge},
+	{"Coalesce_Once", testCoalesceOnce},
+	{"Coalesce_LeavesCallsAlone", testCoalesceCalls},
+	{"Coalesce_PushedAgain", testCoalesceAgain},
+	{"Coalesce_TheLastPushGetsARun", testCoalesceLast},
+	{"Coalesce_Debounce", testDebounce},
+	{"Coalesce_DebounceForgets", testDebounceForgets},
+	{"Coalesce_DebouncePullsNothingForward", testDebounceForward},
 }
 
 func (r *rig) rule(p PushRules) {
 	r.t.Helper()
-	r.no(r.c.SetRules(r.q.Name, p))
+	r.noErr(r.c.SetRules(r.q.Name, p))
 }
 
-func coalesceLatest(t *testing.T, b *backend) {
+func testCoalesceLatest(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.push(job("a", "0"), job("a", "1"))
-	r.rule(PushRules{Coalesce: rules.CoalesceLatest})
+	r.rule(PushRules{Push: rules.Push{Coalesce: rules.CoalesceLatest}})
 	r.push(job("a", "2"))
 	r.push(job("a", "3"), job("a", "4"), job("b", "1"))
 	eq(t, "of what waits", show(r.drain()...), "a[4] b[1]")
@@ -72,10 +72,10 @@ func coalesceLatest(t *testing.T, b *backend) {
 	}
 }
 
-// coalesceLarge: payloads that are kept apart from the record, too.
-func coalesceLarge(t *testing.T, b *backend) {
+// testCoalesceLarge: payloads that are stored apart from the record coalesce as well.
+func testCoalesceLarge(t *testing.T, b *backend) {
 	r := newRig(t, b)
-	r.rule(PushRules{Coalesce: rules.CoalesceLatest, IDPayload: 2 << 20})
+	r.rule(PushRules{Push: rules.Push{Coalesce: rules.CoalesceLatest, IDPayload: 2 << 20}})
 	large := func(c string, n int) string { return strings.Repeat(c, n) }
 	for i, n := range []int{5000, 1 << 20, 20, 300_000, 5000} {
 		r.push(job("a", large(fmt.Sprint(i), n), score(float64(i))))
@@ -87,7 +87,7 @@ func coalesceLarge(t *testing.T, b *backend) {
 	if len(got) != 1 || len(got[0].Payloads) != 1 || string(got[0].Payloads[0].Data) != large("4", 5000) {
 		t.Errorf("got %.100s, want the last one alone", show(got...))
 	}
-	r.rule(PushRules{Coalesce: rules.CoalesceLatest, IDPayload: 6000})
+	r.rule(PushRules{Push: rules.Push{Coalesce: rules.CoalesceLatest, IDPayload: 6000}})
 	r.push(job("a", large("1", 5000)))
 	if _, err := r.q.Push(r.ctx, job("a", large("2", 6001))); err == nil {
 		t.Error("one beyond the limit was stored")
@@ -97,9 +97,9 @@ func coalesceLarge(t *testing.T, b *backend) {
 	}
 }
 
-func coalesceOnce(t *testing.T, b *backend) {
+func testCoalesceOnce(t *testing.T, b *backend) {
 	r := newRig(t, b)
-	r.rule(PushRules{Coalesce: rules.CoalesceOnce})
+	r.rule(PushRules{Push: rules.Push{Coalesce: rules.CoalesceOnce}})
 	eq(t, "merged", fmt.Sprint(r.push(job("a", "1"), job("a", "2"), job("b", "1"))), "[{false <nil>} {true <nil>} {false <nil>}]")
 	j, flight := r.popOne("a")
 	eq(t, "the first one", show(j), "a[1]")
@@ -108,11 +108,11 @@ func coalesceOnce(t *testing.T, b *backend) {
 	eq(t, "runs again", show(r.drain()...), "b[1] a[3]")
 }
 
-// coalesceCalls: each caller gets an answer.
-func coalesceCalls(t *testing.T, b *backend) {
+// testCoalesceCalls: each caller gets an answer.
+func testCoalesceCalls(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	for kind, want := range map[string]string{rules.CoalesceLatest: "a[call 4]", rules.CoalesceOnce: "a[1 call]"} {
-		r.rule(PushRules{Coalesce: kind})
+		r.rule(PushRules{Push: rules.Push{Coalesce: kind}})
 		call := job("a", "call")
 		call.ReplyTo = envelope.Address("token_1", time.Minute, r.c.DB().Keys.Replies("c"))
 		r.push(job("a", "1"))
@@ -123,11 +123,11 @@ func coalesceCalls(t *testing.T, b *backend) {
 	}
 }
 
-// coalesceAgain: a push whose answer was lost comes again. What it has stored stays where it is beside calls, and nothing comes
-// back that it took the place of (I3).
-func coalesceAgain(t *testing.T, b *backend) {
+// testCoalesceAgain: a push comes again because its answer was lost. Its stored payload keeps its place
+// beside calls, and a payload that it replaced does not come back (I3).
+func testCoalesceAgain(t *testing.T, b *backend) {
 	r := newRig(t, b)
-	r.rule(PushRules{Coalesce: rules.CoalesceLatest})
+	r.rule(PushRules{Push: rules.Push{Coalesce: rules.CoalesceLatest}})
 	calls := func(from, n int) (jobs []lowkiq.Push) {
 		for i := range n {
 			call := job("a", fmt.Sprint("call", from+i))
@@ -164,9 +164,10 @@ func payloadsOf(jobs []lowkiq.Push) (all []string) {
 	return all
 }
 
-// coalesceLast: whatever happens between pushes, pops, answers and changes of the owner, after the last push of an id a run begins that
-// sees it: its payload, or, with once, one that was not begun before.
-func coalesceLast(t *testing.T, b *backend) {
+// testCoalesceLast: whatever happens between pushes, pops, answers and changes of the owner, a run that
+// sees the last push of an id begins after it. It sees the pushed payload or, with once, a payload that no
+// earlier run has begun.
+func testCoalesceLast(t *testing.T, b *backend) {
 	for seed := range uint64(15) {
 		rng := rand.New(rand.NewPCG(seed, 5))
 		kind := []string{rules.CoalesceLatest, rules.CoalesceOnce}[seed%2]
@@ -175,7 +176,7 @@ func coalesceLast(t *testing.T, b *backend) {
 		if seed%3 == 0 {
 			d = rules.Debounce{Quiet: time.Millisecond, Most: 5 * time.Millisecond}
 		}
-		r.rule(PushRules{Coalesce: kind, Debounce: d})
+		r.rule(PushRules{Push: rules.Push{Coalesce: kind, Debounce: d}})
 		last, saw, step := map[string]int{}, map[string]int{}, 0 // by id: the last push; the last one that a run saw, or began after
 		type flight struct {
 			number int64
@@ -223,18 +224,18 @@ func coalesceLast(t *testing.T, b *backend) {
 			case k == 9:
 				open = nil
 				_, err := r.claim.Release(r.ctx)
-				r.no(err)
+				r.noErr(err)
 				r.own(Fresh)
 			}
 		}
-		for end := time.Now().Add(10 * time.Second); ; step++ {
+		for end := time.Now().Add(patience); ; step++ {
 			pop()
 			for _, f := range open {
 				done(f)
 			}
 			open = nil
 			stats, err := r.q.Stats(r.ctx)
-			r.no(err)
+			r.noErr(err)
 			if stats.Jobs.Total() == 0 {
 				break
 			}
@@ -250,11 +251,12 @@ func coalesceLast(t *testing.T, b *backend) {
 	}
 }
 
-// debounce: each push puts off what waits, to its longest time at most; not what has failed, is held, or has a time of its own.
-func debounce(t *testing.T, b *backend) {
+// testDebounce: each push puts waiting jobs off, up to the longest time. It does not put off jobs that have
+// failed, are held, or have a time of their own.
+func testDebounce(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	const quiet, most = time.Hour, 90 * time.Minute
-	r.rule(PushRules{Debounce: rules.Debounce{Quiet: quiet, Most: most}})
+	r.rule(PushRules{Push: rules.Push{Debounce: rules.Debounce{Quiet: quiet, Most: most}}})
 	due := func(id string) time.Time { return r.find(id, browse.StateScheduled).PerformAt }
 	r.push(job("a", "1"))
 	first := due("a")
@@ -307,11 +309,11 @@ func debounce(t *testing.T, b *backend) {
 	near(t, "of its own, after a job that was put off", due("again"), 5*time.Hour)
 }
 
-// debounceForward: no push makes an id due earlier than it is, whoever has given it that time: another producer that does not know
-// of the rule yet, or a delivery, after a job that was put off; nor does a push by a shorter time of quiet.
-func debounceForward(t *testing.T, b *backend) {
+// testDebounceForward: no push makes an id due earlier than it is, whoever has set that time: a producer
+// that does not know the rule yet, or a delivery. A push with a shorter time of quiet does not either.
+func testDebounceForward(t *testing.T, b *backend) {
 	r := newRig(t, b)
-	by := PushRules{Debounce: rules.Debounce{Quiet: time.Second, Most: 10 * time.Second}}
+	by := PushRules{Push: rules.Push{Debounce: rules.Debounce{Quiet: time.Second, Most: 10 * time.Second}}}
 	putOff := func(id string) {
 		r.rule(by)
 		r.push(job(id, "1"))
@@ -328,7 +330,7 @@ func debounceForward(t *testing.T, b *backend) {
 	near(t, "pushed with a time of its own by another producer", due("a"), 5*time.Hour)
 	putOff("b")
 	_, err := r.q.Deliver(r.ctx, Delivery{"source", 1}, job("b", "2", in(5*time.Hour)))
-	r.no(err)
+	r.noErr(err)
 	r.push(job("b", "3"))
 	near(t, "delivered with a time of its own", due("b"), 5*time.Hour)
 	putOff("c")
@@ -341,38 +343,38 @@ func debounceForward(t *testing.T, b *backend) {
 	r.push(job("c", "4"))
 	r.ack(flight, "c")
 	near(t, "pushed during a flight with a time of its own", due("c"), 5*time.Hour)
-	r.rule(PushRules{Debounce: rules.Debounce{Quiet: time.Hour, Most: 2 * time.Hour}})
+	r.rule(PushRules{Push: rules.Push{Debounce: rules.Debounce{Quiet: time.Hour, Most: 2 * time.Hour}}})
 	r.push(job("d", "1"))
 	r.rule(by)
 	r.push(job("d", "2"))
 	near(t, "put off by a longer time of quiet", due("d"), time.Hour)
 }
 
-// back has the time since the pushes of an id go by.
+// back lets time go by since the pushes of an id.
 func (r *rig) back(s *Shard, id string, d time.Duration) {
 	r.t.Helper()
 	db, k := r.c.DB().ForTests(), s.Keys()
 	for _, key := range []string{k.Due, k.Since} {
 		us, err := db.ZScore(r.ctx, key, id).Result()
-		r.no(err)
-		r.no(db.ZAdd(r.ctx, key, redis.Z{Score: us - float64(d.Microseconds()), Member: id}).Err())
+		r.noErr(err)
+		r.noErr(db.ZAdd(r.ctx, key, redis.Z{Score: us - float64(d.Microseconds()), Member: id}).Err())
 	}
 	record := []byte(db.HGet(r.ctx, k.Jobs, id).Val())
 	fields := strings.SplitN(string(record), " ", 3)
 	at := int64(0)
 	_, err := fmt.Sscan(fields[1], &at)
-	r.no(err)
+	r.noErr(err)
 	fields[1] = fmt.Sprint(at - d.Microseconds())
-	r.no(db.HSet(r.ctx, k.Jobs, id, strings.Join(fields, " ")).Err())
+	r.noErr(db.HSet(r.ctx, k.Jobs, id, strings.Join(fields, " ")).Err())
 }
 
-// debounceForgets: when an id was first pushed is not kept longer than needed.
-func debounceForgets(t *testing.T, b *backend) {
+// testDebounceForgets: the time of an id's first push is not kept longer than needed.
+func testDebounceForgets(t *testing.T, b *backend) {
 	r := newRig(t, b)
-	r.rule(PushRules{Debounce: rules.Debounce{Quiet: time.Second, Most: time.Minute}})
+	r.rule(PushRules{Push: rules.Push{Debounce: rules.Debounce{Quiet: time.Second, Most: time.Minute}}})
 	db, k := r.c.DB().ForTests(), r.s.Keys()
 	for i := range 100 {
-		r.no(db.ZAdd(r.ctx, k.Since, redis.Z{Score: float64(i + 1), Member: fmt.Sprint("old", i)}).Err())
+		r.noErr(db.ZAdd(r.ctx, k.Since, redis.Z{Score: float64(i + 1), Member: fmt.Sprint("old", i)}).Err())
 	}
 	for range 6 {
 		r.push(job("a", "1"))

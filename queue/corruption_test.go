@@ -11,13 +11,13 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/lowkiq/lowkiq/internal/redisdb"
+	"github.com/lowkiq/lowkiq/internal/store/redisdb"
 )
 
-// Faults made by hand: what an audit must find, and a repair mend.
+// Faults made by hand, which an audit must find and a repair must mend.
 
-// corruption is one fault made by hand. want is the kind; left says that no repair can
-// bring the shard back to what the suite expects of it.
+// corruption is a fault made by hand. want is its kind. left means that no repair can restore the state
+// that the suite expects.
 type corruption struct {
 	name string
 	want audit.FaultKind
@@ -216,7 +216,7 @@ func redo(errs ...error) error {
 	return nil
 }
 
-// corrupted is a shard with one fault.
+// corrupted returns a shard with one fault.
 func corrupted(t *testing.T, b *backend, one corruption) *rig {
 	t.Helper()
 	c := b.open(t)
@@ -232,6 +232,6 @@ func corrupted(t *testing.T, b *backend, one corruption) *rig {
 	if got := linesOf(r.audit()); got != "" {
 		t.Fatalf("before it is broken:\n%s", got)
 	}
-	r.no(one.do(r.ctx, c.DB().ForTests(), r.s.Keys()))
+	r.noErr(one.do(r.ctx, c.DB().ForTests(), r.s.Keys()))
 	return r
 }

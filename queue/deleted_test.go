@@ -10,11 +10,11 @@ import (
 )
 
 var deletedTests = []testCase{
-	{"Deleted_JobsKeepNobodyWaiting", deletedAhead},
+	{"Deleted_JobsKeepNobodyWaiting", testDeletedAhead},
 }
 
-// deletedAhead: deleted jobs keep nobody waiting: a pop that finds their entries looks on.
-func deletedAhead(t *testing.T, b *backend) {
+// testDeletedAhead: deleted jobs keep no other job waiting. A pop that finds their tombstones looks on.
+func testDeletedAhead(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	var jobs []lowkiq.Push
 	var ids []string

@@ -1,16 +1,16 @@
-// Package queue keeps jobs in Redis and refuses instances that may not touch them.
+// Package queue stores jobs in Redis and refuses instances that may not touch them.
 //
-// It answers one question: what happens to a job. Every transition of a shard is one
-// Lua script (package lua), so no crash exposes a half-done step (I6), and every
-// script of a worker checks the shard's claim first (I1).
+// It answers one question: what happens to a job? Each transition of a shard is one Lua script (package lua),
+// so no crash exposes a half-done step (I6). Each script of a worker first checks the shard's claim (I1).
+// I1 to I8 are the promises of docs/design.md.
 //
-// [Client] is a connection to one Redis (single, Sentinel or Cluster) and one cluster
-// name. [Queue] pushes jobs. [Shard] is claimed by an instance that has a lease (package
-// queue/lease); the resulting [Claim] pops, acks, nacks, buries and releases. Lists and what
-// people do to jobs are in queue/browse, the audit is in queue/audit.
+// A [Client] is a connection to a Redis (single, Sentinel or Cluster) under the name of a cluster. A [Queue]
+// pushes jobs. An instance that has a lease (package queue/lease) claims a [Shard]. The resulting [Claim] pops,
+// acks, nacks and buries jobs, and releases the shard. Lists of jobs and actions of people are in queue/browse,
+// the audit is in queue/audit.
 //
-// Goroutines besides the callers' end with what they do: commits of concurrent pushes, a look at
-// a queue's entry beside a push, and [Wakes.Run]. A client that has called listens for replies for a minute after its last
-// call, and one that has pushed writes its counts ten seconds later; [Client.Close] ends both. A loop over [Client.Events]
-// has two goroutines, which end with it.
+// Some work runs in goroutines of its own: commits of concurrent pushes, reads of a queue's entry during a
+// push, and [Wakes.Run]. They end with their work. A client that makes calls listens for replies until a
+// minute after its last call. A client that pushes writes its counts every ten seconds. [Client.Close] ends
+// both. A loop over [Client.Events] has two goroutines, which end with it.
 package queue

@@ -14,20 +14,21 @@ import (
 
 	. "github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/audit"
+	"github.com/lowkiq/lowkiq/queue/rules"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/packed"
-	"github.com/lowkiq/lowkiq/internal/redisdb"
-	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/store/packed"
+	"github.com/lowkiq/lowkiq/internal/store/redisdb"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 )
 
-var inputTests = []testCase{{"BadInput", badInput}, {"BadQueues", badQueues}}
+var inputTests = []testCase{{"BadInput", testBadInput}, {"BadQueues", testBadQueues}}
 
-func badInput(t *testing.T, b *backend) {
+func testBadInput(t *testing.T, b *backend) {
 	r := newRig(t, b)
-	r.no(r.c.SetRules("q", PushRules{PayloadBytes: 100}))
+	r.noErr(r.c.SetRules("q", PushRules{Push: rules.Push{PayloadBytes: 100}}))
 	r.push(job("a", "1"))
 	before := r.dump()
 	for name, c := range map[string]struct {
@@ -72,7 +73,7 @@ func badInput(t *testing.T, b *backend) {
 	eq(t, "stored", len(r.drain()), 100)
 }
 
-func badQueues(t *testing.T, b *backend) {
+func testBadQueues(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	before := r.dump()
 	for _, q := range []lowkiq.Queue{
@@ -89,15 +90,15 @@ func badQueues(t *testing.T, b *backend) {
 		t.Errorf("register with 2 shards: got %v, want %v that says what is right", err, lowkiq.ErrShardCount)
 	}
 	eq(t, "redis after bad queues", r.dump(), before)
-	r.no(r.c.Registry().Pause(r.ctx, "q"))
+	r.noErr(r.c.Registry().Pause(r.ctx, "q"))
 	entries, err := r.c.Registry().Entries(r.ctx)
-	r.no(err)
-	eq(t, "paused", entries["q"], Entry{Shards: 1, Layout: 1, Paused: true})
-	r.no(r.c.Registry().Resume(r.ctx, "q"))
+	r.noErr(err)
+	eq(t, "paused", entries["q"], RegistryEntry{Shards: 1, Layout: 1, Paused: true})
+	r.noErr(r.c.Registry().Resume(r.ctx, "q"))
 	eq(t, "redis after resume", r.dump(), before)
-	// A later release may have written more, which is not ours to lose.
+	// A later release may have written more fields, which must be kept.
 	const later = `{"shards":1,"layout":1,"from":{"shards":12345678901234567890},"z":"\u00e9"}`
-	r.no(r.c.DB().ForTests().HSet(r.ctx, r.c.DB().Keys.Queues(), "q", later).Err())
+	r.noErr(r.c.DB().ForTests().HSet(r.ctx, r.c.DB().Keys.Queues(), "q", later).Err())
 	for _, step := range []struct {
 		name string
 		do   func() error
@@ -107,14 +108,13 @@ func badQueues(t *testing.T, b *backend) {
 		{"register while it is paused", func() error { _, err := r.c.Register(r.ctx, lowkiq.Queue{Name: "q", Shards: 1}); return err }, `{"shards":1,"layout":1,"paused":true,"from":{"shards":12345678901234567890},"z":"\u00e9"}`},
 		{"resume", func() error { return r.c.Registry().Resume(r.ctx, "q") }, later},
 	} {
-		r.no(step.do())
+		r.noErr(step.do())
 		got, err := r.c.DB().ForTests().HGet(r.ctx, r.c.DB().Keys.Queues(), "q").Result()
-		r.no(err)
+		r.noErr(err)
 		eq(t, "entry of a later release after "+step.name, got, step.want)
 	}
-	// What needs a feature of a later release is refused, as a whole and before anything is
-	// touched.
-	r.no(r.c.DB().ForTests().HSet(r.ctx, r.c.DB().Keys.Queues(), "q", `{"shards":1,"layout":1,"needs":["fmt2"]}`).Err())
+	// A queue that needs a feature of a later release is refused as a whole, before anything is touched.
+	r.noErr(r.c.DB().ForTests().HSet(r.ctx, r.c.DB().Keys.Queues(), "q", `{"shards":1,"layout":1,"needs":["fmt2"]}`).Err())
 	older := b.open(t, func(cfg *Config) { cfg.Cluster = r.c.Cluster() })
 	was := r.dump()
 	_, err1 := older.Register(r.ctx, lowkiq.Queue{Name: "q", Shards: 1})
@@ -129,7 +129,7 @@ func badQueues(t *testing.T, b *backend) {
 		t.Errorf("audit: got %+v, %v, want one fault and no shard looked at", report, err)
 	}
 	eq(t, "redis after a queue of a later release", r.dump(), was)
-	r.no(r.c.DB().ForTests().Del(r.ctx, r.c.DB().Keys.Queues()).Err())
+	r.noErr(r.c.DB().ForTests().Del(r.ctx, r.c.DB().Keys.Queues()).Err())
 	if err := r.c.Registry().Pause(r.ctx, "q"); !errors.Is(err, lowkiq.ErrUnknownQueue) {
 		t.Errorf("pause of a queue that Redis forgot: got %v, want %v", err, lowkiq.ErrUnknownQueue)
 	}
@@ -144,6 +144,7 @@ func TestOpenRefuses(t *testing.T) {
 		"cluster with braces":  {Config{Cluster: "{a}"}, "cluster name"},
 		"no scheme":            {Config{Redis: "user:secret@host:1"}, "want redis://"},
 		"other scheme":         {Config{Redis: "http://u:secret@host"}, `scheme "http"`},
+		"a Unix socket":        {Config{Redis: "unix:///var/run/redis.sock"}, "a Unix socket is not supported: want redis://host:port"},
 		"two hosts":            {Config{Redis: "redis://:secret@a,b"}, "several hosts"},
 		"no master":            {Config{Redis: "redis+sentinel://:secret@a"}, "name the master"},
 		"cluster database":     {Config{Redis: "redis+cluster://:secret@a/1"}, "database 0 only"},
@@ -209,8 +210,9 @@ func TestAddressForms(t *testing.T) {
 func TestErrorKinds(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
+	timeout := time.Minute
 	push := func(url string) (*Client, error) {
-		c := (&backend{url: url}).open(t, func(c *Config) { c.Timeout = time.Second })
+		c := (&backend{url: url}).open(t, func(c *Config) { c.Timeout = timeout })
 		_, err := c.Register(t.Context(), lowkiq.Queue{Name: "q", Shards: 1})
 		return c, err
 	}
@@ -231,6 +233,7 @@ func TestErrorKinds(t *testing.T) {
 	check("replica", replica.URL(), false, "READONLY")
 	check("no slots", half.URL(), false, "CLUSTERDOWN")
 	server.Pause()
+	timeout = time.Second
 	check("frozen", server.URL(), true, "timeout")
 	server.Resume()
 	c := (&backend{url: server.URL()}).open(t)

@@ -7,9 +7,9 @@ import (
 	"github.com/lowkiq/lowkiq/queue/events"
 )
 
-// Events yields what happens in the cluster from now on, until ctx ends or the loop does: how handler calls end, which
-// jobs are recovered, what is changed. Events come at most once, and those that were missed are told as such; see package
-// events. While nobody listens nodes send nothing.
+// Events yields the events of the cluster from now on, until ctx or the loop ends: ends of handler calls,
+// recovered jobs, changes. An event comes at most once, and missed events are reported as missed; see package
+// events. Nodes send nothing while nobody listens.
 func (c *Client) Events(ctx context.Context, f events.Filter) iter.Seq[events.Event] {
 	return events.Listen(ctx, c.db, f)
 }

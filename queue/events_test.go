@@ -5,15 +5,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/journal"
+	"github.com/lowkiq/lowkiq/internal/store/journal"
 	"github.com/lowkiq/lowkiq/queue/changes"
 	"github.com/lowkiq/lowkiq/queue/events"
 )
 
-var eventTests = []testCase{{"Events", heardEvents}}
+var eventTests = []testCase{{"Events", testEventsAreHeard}}
 
-// heardEvents: who listens is found by those who publish, and hears them, and the log of changes.
-func heardEvents(t *testing.T, b *backend) {
+// testEventsAreHeard: nodes that publish find a listener, which gets their events and the list of changes.
+func testEventsAreHeard(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	eq(t, "nobody listens", len(interest(r)), 0)
 	got := make(chan events.Event, 1000)
@@ -38,7 +38,7 @@ func heardEvents(t *testing.T, b *backend) {
 		at := time.UnixMicro(1_700_000_000_000_000)
 		for _, id := range []string{"b", "a"} {
 			p.Runs("n/1", r.q.Name, 0, []journal.Run{{ID: id, Verdict: journal.Done, Ran: journal.Ran{Due: at, Popped: at}}})
-			r.no(changes.In(r.c.DB()).Add(r.ctx, changes.Line{Action: "requeue", Queue: r.q.Name, IDs: []string{id}}))
+			r.noErr(changes.In(r.c.DB()).Add(r.ctx, changes.Line{Action: "requeue", Queue: r.q.Name, IDs: []string{id}}))
 		}
 		for len(got) > 0 {
 			e := <-got
@@ -53,6 +53,6 @@ func heardEvents(t *testing.T, b *backend) {
 
 func interest(r *rig) []string {
 	wanted, err := events.Interest(r.ctx, r.c.DB(), []string{"mails", r.q.Name})
-	r.no(err)
+	r.noErr(err)
 	return wanted
 }

@@ -16,12 +16,12 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/redistest"
-	"github.com/lowkiq/lowkiq/internal/tier"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/tier"
 )
 
-// flow pushes numbered payloads and handles them, both repeating what failed for a
-// transient reason, until stopped.
+// flow pushes numbered payloads and handles them until it is stopped. It repeats steps that fail for a
+// transient reason.
 type flow struct {
 	t       *testing.T
 	r       *rig
@@ -31,10 +31,10 @@ type flow struct {
 	called  atomic.Int64   // calls that have ended
 }
 
-// run moves total payloads through the queue; disturb is called when half are pushed,
-// and all must be handled after it returned.
+// run moves total payloads through the queue. It calls disturb when half are pushed, and all must be
+// handled after disturb has returned.
 func (f *flow) run(total int, disturb func()) {
-	ctx, cancel := context.WithTimeout(f.r.ctx, 90*time.Second)
+	ctx, cancel := context.WithTimeout(f.r.ctx, 3*patience)
 	defer cancel()
 	half, quiet := make(chan struct{}), make(chan struct{})
 	var work sync.WaitGroup
@@ -53,7 +53,7 @@ func (f *flow) run(total int, disturb func()) {
 	work.Wait()
 }
 
-// again repeats op by the rules; the first error that is not transient ends the test.
+// again repeats op while its error is transient. The first other error ends the test.
 func (f *flow) again(ctx context.Context, op func() error) bool {
 	for {
 		err := op()
@@ -71,7 +71,7 @@ func (f *flow) again(ctx context.Context, op func() error) bool {
 	}
 }
 
-// push does not end before the disturbance.
+// push goes on until the disturbance has ended.
 func (f *flow) push(ctx context.Context, total int, half, quiet chan struct{}) {
 	var once sync.Once
 	defer once.Do(func() { close(half) })
@@ -114,7 +114,7 @@ func (f *flow) handle(ctx context.Context, total int) {
 			for _, j := range p.Jobs {
 				if j.Callers > 0 {
 					acks[0].IDs = append(acks[0].IDs, j.ID)
-					acks[0].Answers = append(acks[0].Answers, Answer{ID: j.ID, Callers: j.Callers, Result: j.Payloads[0].Data, Stated: true, State: j.Payloads[0].Data})
+					acks[0].Answers = append(acks[0].Answers, Answer{ID: j.ID, Callers: j.Callers, Result: j.Payloads[0].Data, SetState: true, State: j.Payloads[0].Data})
 				}
 			}
 		}
@@ -125,7 +125,7 @@ func (f *flow) handle(ctx context.Context, total int) {
 	}
 }
 
-// see notes payloads; those of one call are in push order (I3).
+// see records payloads. Those of one call must be in push order (I3).
 func (f *flow) see(j lowkiq.Job) {
 	if !slices.IsSortedFunc(j.Payloads, func(x, y lowkiq.Payload) int { return number(x) - number(y) }) {
 		f.t.Errorf("%s: got %v, want push order", j.ID, dataOf(j.Payloads))
@@ -137,7 +137,7 @@ func (f *flow) see(j lowkiq.Job) {
 	}
 }
 
-// call calls again and again until all is quiet. Each call gets its result, whatever happens meanwhile.
+// call makes calls until all is quiet. Each call gets its result, whatever happens meanwhile.
 func (f *flow) call(ctx context.Context, caller int, quiet <-chan struct{}) {
 	for n := 0; ctx.Err() == nil; n++ {
 		select {
@@ -163,8 +163,7 @@ func number(p lowkiq.Payload) int {
 	return n
 }
 
-// TestSlotMove: a slot moves to another master while jobs flow through it, as the user of
-// docs/security.md.
+// TestSlotMove: a slot moves to another master while jobs flow through it, as the user of docs/security.md.
 func TestSlotMove(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -193,8 +192,8 @@ func TestSlotMove(t *testing.T) {
 	}
 }
 
-// TestSentinel: push, pop and ack through the sentinels, and again after the master
-// was killed, as the users of docs/security.md. What its replica had is there.
+// TestSentinel pushes, pops and acks through the sentinels, and again after the master was killed, as the
+// users of docs/security.md. All that the replica had is there.
 func TestSentinel(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -232,6 +231,6 @@ func TestSentinel(t *testing.T) {
 	}
 	eq(t, "ack of the open flight", r.ack(p.Flight, "b"), 1)
 	eq(t, "drained", show(r.drain()...), "c[1] d[1]")
-	r.no2(browse.Of(r.q).Delete(r.ctx, browse.Anywhere, "called"))
-	r.no(<-called)
+	r.noErr2(browse.Of(r.q).Delete(r.ctx, browse.Anywhere, "called"))
+	r.noErr(<-called)
 }

@@ -12,17 +12,18 @@ import (
 
 	. "github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/rules"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/golden"
-	"github.com/lowkiq/lowkiq/internal/packed"
-	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/store/packed"
+	"github.com/lowkiq/lowkiq/internal/testing/golden"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 )
 
-// TestGolden reads what every release has stored, and writes the same today.
+// TestGolden reads records that every release has stored. This release must write the same.
 func TestGolden(t *testing.T) {
 	t.Parallel()
-	parse := func(text string) (Entry, error) {
+	parse := func(text string) (RegistryEntry, error) {
 		c, err := Open(Config{})
 		if err != nil {
 			t.Fatal(err)
@@ -30,17 +31,17 @@ func TestGolden(t *testing.T) {
 		defer c.Close()
 		return c.ParseEntry("q", text)
 	}
-	entry := Entry{Shards: 16, Layout: 1, Paused: true, Codec: "aes-gcm", Limits: Limits{PayloadBytes: 1 << 18, Payloads: 500, IDPayload: 1 << 22}, Needs: []string{"fmt2"}}
+	entry := RegistryEntry{Shards: 16, Layout: 1, Paused: true, Codec: "aes-gcm", Push: rules.Push{PayloadBytes: 1 << 18, Payloads: 500, IDPayload: 1 << 22}, Needs: []string{"fmt2"}}
 	golden.Check(t, "entry", inJSON(t, entry), func(t *testing.T, stored string) {
 		if got, err := parse(stored); err != nil || !reflect.DeepEqual(got, entry) {
 			t.Errorf("got %+v %v, want %+v", got, err, entry)
 		}
 	})
-	for name, gone := range map[string]Entry{
+	for name, gone := range map[string]RegistryEntry{
 		"entry-removing": {Shards: 16, Layout: 2, Paused: true, Removing: "JBSWY3DPEHPK3PXPJBSWY3DPEH"}, "entry-removed": {Shards: 16, Layout: 2, Removed: true},
 	} {
 		golden.Check(t, name, inJSON(t, gone), func(t *testing.T, stored string) {
-			if got, err := parse(stored); err != nil || !reflect.DeepEqual(got, gone) || !got.Gone() {
+			if got, err := parse(stored); err != nil || !reflect.DeepEqual(got, gone) || !got.IsDeleted() {
 				t.Errorf("got %+v %v, want %+v", got, err, gone)
 			}
 		})
@@ -74,16 +75,16 @@ func TestGolden(t *testing.T) {
 			t.Errorf("got %+v, want the bytes of the id", got)
 		}
 	})
-	golden.Check(t, "answer", inJSON(t, Answered{ForProcess, 1500, false}), func(t *testing.T, stored string) {
-		var got Answered
-		if err := json.Unmarshal([]byte(stored), &got); err != nil || got != (Answered{ForProcess, 1500, false}) {
+	golden.Check(t, "answer", inJSON(t, AnswerMessage{ForProcess, 1500, false}), func(t *testing.T, stored string) {
+		var got AnswerMessage
+		if err := json.Unmarshal([]byte(stored), &got); err != nil || got != (AnswerMessage{ForProcess, 1500, false}) {
 			t.Errorf("got %+v %v", got, err)
 		}
 	})
 	goldenRecords(t)
 }
 
-// goldenRecords has the scripts write each form of a record, and reads it.
+// goldenRecords lets the scripts write each form of a record, and reads it.
 func goldenRecords(t *testing.T) {
 	r := rigOn(t, (&backend{url: redistest.Start(t).URL()}).open(t))
 	r.own(Fresh)
@@ -101,11 +102,11 @@ func goldenRecords(t *testing.T) {
 	}
 	record := func(id string) string {
 		text, err := r.c.DB().ForTests().HGet(r.ctx, r.s.Keys().Jobs, id).Result()
-		r.no(err)
+		r.noErr(err)
 		return text
 	}
 	spilled, err := r.c.DB().ForTests().ZRangeWithScores(r.ctx, r.s.Keys().Spill, 0, 2).Result()
-	r.no(err)
+	r.noErr(err)
 	rows := ""
 	for _, row := range spilled {
 		rows += fmt.Sprintf("%s %g\n", row.Member, row.Score)
@@ -116,7 +117,7 @@ func goldenRecords(t *testing.T) {
 		}
 	})
 	index, err := r.c.DB().ForTests().HGetAll(r.ctx, r.s.Keys().Spillx).Result()
-	r.no(err)
+	r.noErr(err)
 	rows = ""
 	for _, field := range slices.Sorted(maps.Keys(index))[:3] {
 		rows += fmt.Sprintf("%s %s\n", field, index[field])
@@ -148,7 +149,7 @@ func goldenRecords(t *testing.T) {
 			t.Errorf("got %q, want x", stored)
 		}
 	})
-	// Forms a and e hold Redis's time: these were written at 1,700,000,000.000001 s, a as the third
+	// Forms a and e contain Redis's time. These were written at 1,700,000,000.000001 s, form a as the third
 	// of its microsecond.
 	const scored, fresh = "e\x06\x0a\x24\x18\x1e\x40\x01\x3f\xf4\x00\x00\x00\x00\x00\x00payload", "a\x06\x0a\x24\x18\x1e\x40\x01\x00\x02payload"
 	for _, c := range []struct {
@@ -173,7 +174,8 @@ func goldenRecords(t *testing.T) {
 		}
 	}
 	flight := r.pop(8).Flight
-	// What was put off says since when it waits. When it may run next is known before of a held id only.
+	// A job that was put off contains the time since when it waits. Only of a held id the time at which it
+	// may run next is known before.
 	const limited = "j-1 1700000003000000 1 3 0 2 1700000000000001 1\n1.25 3:one"
 	r.nack(flight, "r", Hold, 0, 0)
 	for name, stored := range map[string]string{"record-held": record("r"), "record-limited": limited} {
@@ -189,9 +191,9 @@ func goldenRecords(t *testing.T) {
 			}
 		})
 	}
-	// A claim's numbers are Redis's time; its fields are the form.
+	// A claim's numbers are Redis's time. Its fields are its form.
 	claim, err := r.c.DB().ForTests().HGetAll(r.ctx, r.s.Keys().Claim).Result()
-	r.no(err)
+	r.noErr(err)
 	var fields []string
 	for field := range claim {
 		fields = append(fields, field)

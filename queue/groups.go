@@ -7,39 +7,41 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/redisdb"
+	"github.com/lowkiq/lowkiq/internal/store/redisdb"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
-// GroupRequest is what an instance says of its ids of some groups, and asks for; see lua/group.lua.
+// GroupRequest reports an instance's calls of some groups and asks how many further ids may begin; see
+// lua/group.lua.
 type GroupRequest struct {
 	Instance string
-	Number   int64 // one more with each request of the instance
+	Number   int64 // grows by one with each request of the instance
 	Limit    rules.Limit
 	Groups   []GroupWant
 }
 
-// GroupWant is a part of it about one group.
+// GroupWant is the part of a request about a group.
 type GroupWant struct {
 	Group   string
-	Busy    int           // ids that handlers have; until the answer no other one may begin
-	Back    int           // ids that may begin, it is asked, and were told before to ask again now
-	New     int           // others
-	Stop    time.Duration // so long none may begin, as a handler says; 0: it says nothing
-	Spacing time.Duration // between two ids that are to ask again, at least
+	Busy    int           // ids in handler calls; no other id of the group may begin before the answer
+	Back    int           // ids that want to begin and were told before to ask again now
+	New     int           // other ids that want to begin
+	Stop    time.Duration // how long no id may begin, because a handler answered so; 0 if none did
+	Spacing time.Duration // minimum time between two ids that are told to ask again
 }
 
-// GroupGrant is the answer to it.
+// GroupGrant is the part of an answer about a group.
 type GroupGrant struct {
-	Back, New     int           // so many may
-	BackIn, NewIn time.Duration // after that the first of those that may not is to ask again; each other one a Gap later
-	Stopped       bool          // none may begin for some time, as a handler said so
+	Back, New int // how many of the ids may begin
+	// BackIn and NewIn are the delays before the first of the other ids asks again. Each further id asks
+	// a [GroupWant.Gap] later.
+	BackIn, NewIn time.Duration
 }
 
-// GroupsAtOnce bounds the groups of a request.
+// GroupsAtOnce is the maximum number of groups in a request.
 const GroupsAtOnce = 200
 
-// Gap is what lies between two ids of a group that are to ask again.
+// Gap returns the time between two ids of a group that are told to ask again.
 func (w *GroupWant) Gap(limit rules.Limit) time.Duration {
 	if limit.Rate.N > 0 {
 		return max(w.Spacing, limit.Rate.Per/time.Duration(limit.Rate.N), time.Millisecond)
@@ -47,9 +49,10 @@ func (w *GroupWant) Gap(limit rules.Limit) time.Duration {
 	return max(w.Spacing, time.Millisecond)
 }
 
-// AskGroups tells which ids of some groups of a queue an instance may hand to handlers from now on, in the order of the
-// request's groups. After an error none may, and the next request is to be about the same groups: what Redis has granted is
-// not known. ErrGone of package lease is final.
+// AskGroups asks which ids of some groups of a queue an instance may hand to handlers from now on. The grants
+// are in the order of the request's groups. After an error no id may begin, and it is unknown what Redis has
+// granted. The next request must then contain the same groups, so that Redis learns what the instance really
+// has. lease.ErrGone is final.
 func (c *Client) AskGroups(ctx context.Context, queue string, r *GroupRequest) ([]GroupGrant, error) {
 	db, step := c.DB(), 0.0
 	if r.Limit.Rate.N > 0 {
@@ -63,33 +66,33 @@ func (c *Client) AskGroups(ctx context.Context, queue string, r *GroupRequest) (
 	}
 	reply, err := db.Run(ctx, db.Scripts.Group, []string{db.Keys.Groups(queue), db.Keys.Groupsx(queue), db.Keys.Leases()}, args...)
 	list := redisdb.List(reply)
-	if err == nil && len(list) != 5*len(r.Groups) {
-		err = fmt.Errorf("got %.200v, want five numbers for each of %d groups", reply, len(r.Groups))
+	if err == nil && len(list) != 4*len(r.Groups) {
+		err = fmt.Errorf("the script answered %.200v instead of four numbers for each of %d groups", reply, len(r.Groups))
 	}
 	if err != nil {
-		return nil, fmt.Errorf("groups of queue %q: %w", queue, limitRefusal(err))
+		return nil, fmt.Errorf("groups of queue %q: %w", queue, readLimitError(err))
 	}
 	grants := make([]GroupGrant, len(r.Groups))
 	for i := range grants {
-		n := list[5*i : 5*i+5]
+		n := list[4*i : 4*i+4]
 		us := func(k int) time.Duration { return time.Duration(redisdb.Int(n[k])) * time.Microsecond }
-		grants[i] = GroupGrant{int(redisdb.Int(n[0])), int(redisdb.Int(n[1])), us(2), us(3), redisdb.Int(n[4]) != 0}
+		grants[i] = GroupGrant{int(redisdb.Int(n[0])), int(redisdb.Int(n[1])), us(2), us(3)}
 		if g := grants[i]; g.Back < 0 || g.Back > r.Groups[i].Back || g.New < 0 || g.New > r.Groups[i].New {
-			return nil, fmt.Errorf("groups of queue %q: got %v for %+v", queue, n, r.Groups[i])
+			return nil, fmt.Errorf("groups of queue %q: the script answered %v to %+v", queue, n, r.Groups[i])
 		}
 	}
 	return grants, nil
 }
 
-// Group is what is known of a group of a queue.
+// Group is the state of a group of a queue.
 type Group struct {
 	Name    string
-	Again   time.Time      // when the last id of it that was put back is to ask again; zero: none is
-	Till    time.Time      // so long no id of it begins, as a handler has said; zero: none has
-	Holders map[string]int // by instance: ids in handler calls, of a group with such a limit; of the dead, too
+	Again   time.Time      // when the last id that was put off asks again; zero if none was
+	Till    time.Time      // until when no id begins, because a handler answered so; zero if none did
+	Holders map[string]int // ids in handler calls by instance, if the group has a limit of calls; dead instances may be included
 }
 
-// Group reads what is known of a group now.
+// Group reads the state of a group.
 func (c *Client) Group(ctx context.Context, queue, name string) (Group, error) {
 	replies, err := c.DB().Pipeline(ctx, "read a group", redisdb.Cmd{"HGET", c.DB().Keys.Groups(queue), "g" + name})
 	if err != nil {
@@ -98,14 +101,15 @@ func (c *Client) Group(ctx context.Context, queue, name string) (Group, error) {
 	return parseGroup(name, redisdb.Text(replies[0])), nil
 }
 
-// instancesAtMost is more than a cluster has.
-const instancesAtMost = 1000
+// maxInstances is more instances than a cluster has.
+const maxInstances = 1000
 
-// RecentGroups reads the groups of a queue that were asked for last, most of them at most, latest first. more: there are others.
+// RecentGroups reads the groups of a queue that were asked for last, at most `most` of them, latest first. more
+// reports whether there are others.
 func (c *Client) RecentGroups(ctx context.Context, queue string, most int) (groups []Group, more bool, err error) {
 	keys, failed := c.DB().Keys, "read the groups of queue "+strconv.Quote(queue)
-	// The fields of instances that ask are among those of groups.
-	replies, err := c.DB().Pipeline(ctx, failed, redisdb.Cmd{"ZREVRANGE", keys.Groupsx(queue), 0, most + instancesAtMost})
+	// The sorted set has members for groups and for instances.
+	replies, err := c.DB().Pipeline(ctx, failed, redisdb.Cmd{"ZREVRANGE", keys.Groupsx(queue), 0, most + maxInstances})
 	if err != nil {
 		return nil, false, err
 	}
@@ -130,7 +134,7 @@ func (c *Client) RecentGroups(ctx context.Context, queue string, most int) (grou
 	return groups, more, nil
 }
 
-// parseGroup reads the entry of a group, as lua/group.lua has it.
+// parseGroup reads the entry of a group, which lua/group.lua describes.
 func parseGroup(name, text string) Group {
 	g := Group{Name: name, Holders: map[string]int{}}
 	head, holders, _ := strings.Cut(text, "\n")
@@ -144,8 +148,8 @@ func parseGroup(name, text string) Group {
 			g.Till = time.UnixMicro(till)
 		}
 	}
-	for one := range strings.Lines(holders) {
-		held, instance, _ := strings.Cut(strings.TrimSuffix(one, "\n"), " ")
+	for holder := range strings.Lines(holders) {
+		held, instance, _ := strings.Cut(strings.TrimSuffix(holder, "\n"), " ")
 		if n, err := strconv.Atoi(held); err == nil {
 			g.Holders[strings.Clone(instance)] = n
 		}

@@ -6,33 +6,34 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/redisdb"
+	"github.com/lowkiq/lowkiq/internal/store/redisdb"
 )
 
-// People hold ids (package rules): a node that has popped a held one puts it back by a [Nack] of kind [Hold], and its shard's
-// owner releases those that nobody holds any more.
+// People hold ids (package rules). A node that pops a held id puts it back with a [Nack] of kind [Hold]. The
+// owner of the shard releases ids when nobody holds them any more.
 
-// HeldAt is when held ids are due, a second after the last time that a push can ask for: behind all others, where what is
-// pushed joins them and nothing runs them. See lua/lib/held.lua.
+// HeldAt is the due time of held ids, a second after the last time that a push may ask for. So held ids wait
+// behind all others. New payloads join them there, and no pop takes them. See lua/lib/held.lua.
 var HeldAt = time.Unix(lowkiq.MaxPerformAt+1, 0)
 
-// IsHeld says whether a score of a shard's sorted sets due or retry is that of a held id; nil: there is none.
+// IsHeld reports whether a score in a shard's sorted sets due and retry is the score of a held id. A nil score
+// is not.
 func IsHeld(score any) bool {
 	us, ok := redisdb.Score(score)
 	return ok && int64(us) >= HeldAt.UnixMicro()
 }
 
-// HasHeld reports whether held ids may be there from before the claim.
-func (c *Claim) HasHeld() bool { return c.held }
+// HasHeld reports whether the shard may have ids that were held before the claim.
+func (c *Claim) HasHeld() bool { return c.mayHaveHeld }
 
-// releaseChunk is how many held ids are looked at together.
+// releaseChunk is the number of ids that a script lists.
 const releaseChunk = 1000
 
-// ReleaseHeld makes held ids of the shard due now, but for those that are held still, and returns how many. Their retry counts
-// and errors stay. To repeat it does nothing.
+// ReleaseHeld makes the held ids of the shard due now, except the ids that satisfy held. It returns
+// the number of released ids. Retry counts and errors stay. Repeating it does nothing.
 func (c *Claim) ReleaseHeld(ctx context.Context, held func(id string) bool) (released int, err error) {
 	for _, key := range []string{c.keys.Due, c.keys.Retry} {
-		n, err := c.release(ctx, key, HeldAt.UnixMicro(), "held", held)
+		n, err := c.makeSetDue(ctx, key, HeldAt.UnixMicro(), "held", held)
 		if released += n; err != nil {
 			return released, err
 		}
@@ -40,9 +41,10 @@ func (c *Claim) ReleaseHeld(ctx context.Context, held func(id string) bool) (rel
 	return released, nil
 }
 
-// release makes ids of a sorted set due now, from a score on, but for those to keep. It goes by scores and bytes: what comes or goes meanwhile hides
-// none. what they must be: see lua/run_now.lua.
-func (s *Shard) release(ctx context.Context, key string, from int64, what string, keep func(id string) bool) (released int, err error) {
+// makeSetDue makes ids of a sorted set due now if their score is at least from and keep returns false for
+// them. It walks the set by score and id. So ids that come or go meanwhile do not hide others. what names the
+// condition that lua/run_now.lua checks for each id: "held" or "group".
+func (s *Shard) makeSetDue(ctx context.Context, key string, from int64, what string, keep func(id string) bool) (released int, err error) {
 	db := s.registry.db
 	for score, last, more := any(""), "", true; more; {
 		reply, err := db.Run(ctx, db.Scripts.Slice, []string{key}, releaseChunk, "0", from, "+inf", score, last)
@@ -72,7 +74,8 @@ func (s *Shard) release(ctx context.Context, key string, from int64, what string
 	return released, nil
 }
 
-// makeDue makes ids due now that are what they must be. It returns how many those were, and how many of these ids were looked at.
+// makeDue makes those of the ids due now that meet the condition what. It returns their number, and the number
+// of ids that the script has looked at. The caller must send the remaining ids again.
 func (s *Shard) makeDue(ctx context.Context, what string, ids []string) (released, looked int, err error) {
 	args := []any{"", what, s.keys.Wake}
 	for _, id := range ids {

@@ -20,13 +20,13 @@ import (
 )
 
 var importStateTests = []testCase{
-	{"Import_AmongWorkers", importAmongWorkers}, {"Import_IntoEveryState", importIntoEveryState}, {"Import_BesideDamage", importBesideDamage}, {"Import_ACrowd", importACrowd},
-	{"Import_ManyShards", importManyShards}, {"Import_Forgotten", importForgotten}, {"Import_KeepsItsTime", importKeepsItsTime},
+	{"Import_AmongWorkers", testImportAmongWorkers}, {"Import_IntoEveryState", testImportIntoEveryState}, {"Import_BesideDamage", testImportBesideDamage}, {"Import_ACrowd", testImportACrowd},
+	{"Import_ManyShards", testImportManyShards}, {"Import_Forgotten", testImportForgotten}, {"Import_KeepsItsTime", testImportKeepsItsTime},
 }
 
-// Workers handle what producers push and a source sends, which repeats what it got no answer to: each payload is handled once, and
-// those of the source in its order.
-func importAmongWorkers(t *testing.T, b *backend) {
+// testImportAmongWorkers: workers handle jobs that producers push and a source sends. The source repeats
+// entries without an answer. Each payload is handled once, and the source's payloads in its order.
+func testImportAmongWorkers(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	const ids, entries = 6, 40
 	random := rand.New(rand.NewPCG(1, 2))
@@ -40,7 +40,7 @@ func importAmongWorkers(t *testing.T, b *backend) {
 			all = append(all, e)
 		}
 	}
-	ctx, stop := context.WithTimeout(r.ctx, time.Minute)
+	ctx, stop := context.WithTimeout(r.ctx, 3*patience)
 	defer stop()
 	var sending sync.WaitGroup
 	sending.Go(func() {
@@ -101,11 +101,11 @@ func importAmongWorkers(t *testing.T, b *backend) {
 	eq(t, "numbers of the source", r.c.DB().ForTests().HLen(r.ctx, r.s.Keys().From).Val(), 1)
 }
 
-// workOn pops once, and says whether there was something: ids are done, fail, go back, or their owner dies.
+// workOn pops once, and reports whether there was a job. Ids are done, fail, go back, or lose their owner.
 func (r *rig) workOn(handled map[string][]string) (busy bool) {
 	r.t.Helper()
 	p, err := r.claim.Pop(r.ctx, PopRequest{IDs: 1 + rand.IntN(3), Bytes: 1 << 20, Slot: true})
-	r.no(err)
+	r.noErr(err)
 	for _, j := range p.Jobs {
 		switch rand.IntN(8) {
 		case 0:
@@ -123,8 +123,9 @@ func (r *rig) workOn(handled map[string][]string) (busy bool) {
 	return len(p.Jobs) > 0
 }
 
-// Whatever place an id has, what is imported joins it there, and the audit finds nothing.
-func importIntoEveryState(t *testing.T, b *backend) {
+// testImportIntoEveryState: an imported entry joins its id in whatever state it is, and the audit finds no
+// fault.
+func testImportIntoEveryState(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	takeLeases(t, r.c, "n/1", "n/2", "n/3", "n/4")
 	r.push(job("held", "1"))
@@ -150,15 +151,16 @@ func importIntoEveryState(t *testing.T, b *backend) {
 		eq(t, "in quarantine", fmt.Sprint(suspects, crashes), "[u] map[u:0]")
 		eq(t, fmt.Sprint("round ", round, ": faults"), linesOf(r.audit()), "")
 		st, err := readState(r.s, r.ctx)
-		r.no(err)
+		r.noErr(err)
 		for _, id := range []string{"r", "x", "l", "s"} {
 			eq(t, fmt.Sprint("round ", round, ": ", id, " is stale"), st.stale[id], round < 2 || round == 3)
 		}
 	}
 }
 
-// A record that cannot be read refuses its entries alone, which come again once it is mended.
-func importBesideDamage(t *testing.T, b *backend) {
+// testImportBesideDamage: an unreadable record refuses only its own entries, which come again once it is
+// mended.
+func testImportBesideDamage(t *testing.T, b *backend) {
 	for name, record := range damages {
 		r := damaged(t, b, record)
 		takeLeases(t, r.c, "n/1")
@@ -195,8 +197,8 @@ func importBesideDamage(t *testing.T, b *backend) {
 	}
 }
 
-// Ids with as many payloads as the limits allow, and one more.
-func importACrowd(t *testing.T, b *backend) {
+// testImportACrowd: ids with as many payloads as the limits allow, and one more.
+func testImportACrowd(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	takeLeases(t, r.c, "n/1")
 	crowd := func(number int64, id string, from, n int) transfer.Entry {
@@ -230,8 +232,8 @@ func importACrowd(t *testing.T, b *backend) {
 	}
 }
 
-// Shards that need several calls get all of theirs, whatever the others need.
-func importManyShards(t *testing.T, b *backend) {
+// testImportManyShards: shards that need several calls get all of their entries, whatever the others need.
+func testImportManyShards(t *testing.T, b *backend) {
 	q := newQueue(t, b.open(t), 7)
 	var entries []transfer.Entry
 	for i := range 400 {
@@ -256,8 +258,9 @@ func importManyShards(t *testing.T, b *backend) {
 	}
 }
 
-// A source that is forgotten leaves a mark, which refuses what comes late, and is removed long after.
-func importForgotten(t *testing.T, b *backend) {
+// testImportForgotten: a source that is forgotten leaves a mark. It refuses late entries, and is removed
+// long after.
+func testImportForgotten(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	refused := entry(2, "b", "x", func(e *transfer.Entry) { e.Err = errors.New("not now") })
 	for _, source := range []string{"old", "old/other"} {
@@ -273,7 +276,7 @@ func importForgotten(t *testing.T, b *backend) {
 	}
 	eq(t, "fields", fields(), []string{"import/old", "import/old/other", "import/old/other|b", "import/old|b"})
 	for range 2 {
-		r.no(transfer.Forget(r.ctx, r.q, "old"))
+		r.noErr(transfer.Forget(r.ctx, r.q, "old"))
 		eq(t, "fields", fields(), []string{"import/old", "import/old/other", "import/old/other|b"})
 	}
 	r.drain()
@@ -284,20 +287,20 @@ func importForgotten(t *testing.T, b *backend) {
 	eq(t, "late", errors.Is(err, transfer.ErrForgotten), true)
 	eq(t, "drained", show(r.drain()...), "")
 	_, err = transfer.Import(r.ctx, r.q, "old/other", entry(2, "b", "y"), entry(4, "d", "x"))
-	r.no(err)
+	r.noErr(err)
 	eq(t, "drained", show(r.drain()...), "b[y] d[x]")
-	r.no(r.c.DB().ForTests().HSet(r.ctx, r.s.Keys().From, "import/old", fmt.Sprint("x ", time.Now().Add(-31*24*time.Hour).UnixMicro())).Err())
-	r.no(transfer.Forget(r.ctx, r.q, "old/other"))
+	r.noErr(r.c.DB().ForTests().HSet(r.ctx, r.s.Keys().From, "import/old", fmt.Sprint("x ", time.Now().Add(-31*24*time.Hour).UnixMicro())).Err())
+	r.noErr(transfer.Forget(r.ctx, r.q, "old/other"))
 	eq(t, "fields after a month", fields(), []string{"import/old/other"})
 	if err := transfer.Forget(r.ctx, r.q, ""); err == nil {
 		t.Error("a source without a name was forgotten")
 	}
 }
 
-// No push of a queue that puts ids off moves the time of an entry.
-func importKeepsItsTime(t *testing.T, b *backend) {
+// testImportKeepsItsTime: pushes of a queue that puts ids off do not move the time of an entry.
+func testImportKeepsItsTime(t *testing.T, b *backend) {
 	r := newRig(t, b)
-	r.rule(PushRules{Debounce: rules.Debounce{Quiet: time.Minute, Most: time.Hour}})
+	r.rule(PushRules{Push: rules.Push{Debounce: rules.Debounce{Quiet: time.Minute, Most: time.Hour}}})
 	r.push(job("due", "1"), job("was", "1"), job("fly", "1"))
 	r.later()
 	p := r.pop(3)

@@ -5,7 +5,7 @@ import (
 
 	. "github.com/lowkiq/lowkiq/queue"
 
-	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 )
 
 func TestInfo(t *testing.T) {

@@ -1,8 +1,8 @@
 package queue
 
-import "github.com/lowkiq/lowkiq/internal/journal"
+import "github.com/lowkiq/lowkiq/internal/store/journal"
 
-// Journal is the rule by which the claim's shard keeps lines of runs.
+// Journal returns the rule for the lines of runs that the shard keeps.
 func (c *Claim) Journal() *journal.Rule {
 	if rule := c.journal.Load(); rule != nil {
 		return rule
@@ -10,10 +10,11 @@ func (c *Claim) Journal() *journal.Rule {
 	return &journal.Default
 }
 
-// SetJournal changes it. It may be called beside all other methods.
+// SetJournal changes the rule. It may be called at any time, also while other methods run.
 func (c *Claim) SetJournal(rule journal.Rule) { c.journal.Store(&rule) }
 
-// Run is that of a job which goes back; nil: it was none.
+// Run returns the run of a job that is put back, for the journal. It returns nil if the job had no run that the
+// journal keeps.
 func (n *Nack) Run() *journal.Run {
 	if !n.Cancelled && n.Kind != Retry && (n.Kind != Postpone || n.Limited) {
 		return nil
@@ -28,7 +29,7 @@ func (n *Nack) Run() *journal.Run {
 	return &journal.Run{ID: n.ID, Verdict: end, RetryCount: n.RetryCount, Ran: n.Ran, Error: Summary(cutError(n.Error))}
 }
 
-// Run is that of a job which is out of retries or time.
+// Run returns the run of a job that is out of retries or time, for the journal.
 func (b *Burial) Run() *journal.Run {
 	end := journal.Exhausted
 	switch {

@@ -12,26 +12,26 @@ import (
 	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/lowkiq/lowkiq/internal/journal"
-	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/store/journal"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 )
 
 var journalTests = []testCase{
-	{"Journal_OfAnID", journalOfID},
-	{"Journal_Crashes", journalCrashes},
-	{"Journal_Keeps", journalKeeps},
-	{"Journal_OfAQueue", journalOfQueue},
-	{"Journal_OfHostileErrors", journalHostile},
-	{"Journal_OfWhatIsDone", journalDone},
-	{"Journal_ForSoLong", journalFor},
-	{"Journal_After", journalAfter},
-	{"Journal_Looks", journalLooks},
+	{"Journal_OfAnID", testJournalOfID},
+	{"Journal_Crashes", testJournalCrashes},
+	{"Journal_Bounds", testJournalBounds},
+	{"Journal_OfAQueue", testJournalOfQueue},
+	{"Journal_OfHostileErrors", testJournalHostile},
+	{"Journal_DoneJobs", testJournalDone},
+	{"Journal_DropsOldRuns", testJournalDropsOldRuns},
+	{"Journal_After", testJournalAfter},
+	{"Journal_Search", testJournalSearch},
 }
 
 func (r *rig) runs(id string) []browse.Run {
 	r.t.Helper()
 	runs, err := browse.Of(r.q).Runs(r.ctx, browse.RunQuery{ID: id})
-	r.no(err)
+	r.noErr(err)
 	if !runs.Oldest.IsZero() {
 		r.t.Fatalf("runs of %q: got a list as far back as %s, want all", id, runs.Oldest)
 	}
@@ -43,10 +43,10 @@ func (r *rig) fail(id string, retry int, text string) {
 	_, flight := r.popOne(id)
 	now := time.Now()
 	_, err := r.claim.Nack(r.ctx, Nack{Flight: flight, ID: id, Kind: Retry, RetryCount: retry, Error: text, Ran: journal.Ran{Due: now, Popped: now, Began: now}})
-	r.no(err)
+	r.noErr(err)
 }
 
-func journalOfID(t *testing.T, b *backend) {
+func testJournalOfID(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	id := "a b\n\x00'\"\xff" // any bytes
 	r.push(job(id, "1"))
@@ -74,16 +74,16 @@ func journalOfID(t *testing.T, b *backend) {
 	eq(t, "nobody's", sketch(r.runs("nobody")), "")
 }
 
-// nack0 nacks what is not in its flight.
+// nack0 nacks a job that is not in its flight.
 func (r *rig) nack0(flight int64, id string) {
 	r.t.Helper()
 	n, err := r.claim.Nack(r.ctx, Nack{Flight: flight, ID: id, Kind: Retry})
-	r.no(err)
+	r.noErr(err)
 	eq(r.t, "nacked", n, 0)
 }
 
-// Only the seizure that counts a crash notes one.
-func journalCrashes(t *testing.T, b *backend) {
+// testJournalCrashes: only the seizure that counts a crash writes it.
+func testJournalCrashes(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.push(job("a", "1"), job("b", "1"))
 	r.pop(2)
@@ -98,8 +98,9 @@ func journalCrashes(t *testing.T, b *backend) {
 	eq(t, "b", sketch(r.runs("b")), "")
 }
 
-// A shard keeps so many runs, whole entries of them, and a tenth more before it drops any; the count follows.
-func journalKeeps(t *testing.T, b *backend) {
+// testJournalBounds: a shard keeps a number of runs in whole entries, and a tenth more before it drops any.
+// The count follows.
+func testJournalBounds(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.claim.SetJournal(journal.Rule{Runs: journal.Failures, Keep: 50})
 	for i := range 60 {
@@ -111,7 +112,7 @@ func journalKeeps(t *testing.T, b *backend) {
 		t.Errorf("after 60 runs: got %d, want 50 to 55", len(kept))
 	}
 	eq(t, "newest", sketch(kept[:1]), `a failed 59 "boom"`)
-	// Of many that end in one script none is dropped.
+	// Of many runs that end in one script, none is dropped.
 	for i := range 100 {
 		r.push(job(fmt.Sprint("id", i), "1"))
 	}
@@ -122,26 +123,26 @@ func journalKeeps(t *testing.T, b *backend) {
 			burials = append(burials, Burial{Flight: p.Flight, ID: j.ID, Policy: Bury, RetryCount: 25})
 		}
 		_, err := r.claim.Bury(r.ctx, burials...)
-		r.no(err)
+		r.noErr(err)
 	}
 	all, err := browse.Of(r.q).Runs(r.ctx, browse.RunQuery{Limit: 1000})
-	r.no(err)
+	r.noErr(err)
 	if len(all.List) < 100 {
 		t.Errorf("after 101 burials: got %d runs, want those of the last script", len(all.List))
 	}
 	eq(t, "newest", sketch(all.List[:1]), `id99 exhausted 25 ""`)
 }
 
-// left is how many jobs wait.
+// left returns the number of waiting jobs.
 func (r *rig) left() int {
 	r.t.Helper()
 	stats, err := r.q.Stats(r.ctx)
-	r.no(err)
+	r.noErr(err)
 	return stats.Jobs.Ready
 }
 
-// What is done has a line if the rule says so, once, with what its handler has said.
-func journalDone(t *testing.T, b *backend) {
+// testJournalDone: a done job has one line if the rule says so, with the note and result of its handler.
+func testJournalDone(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.claim.SetJournal(journal.Rule{Runs: journal.All, Keep: 100})
 	due := time.UnixMicro(1_000_000)
@@ -155,17 +156,17 @@ func journalDone(t *testing.T, b *backend) {
 	if last, err := r.claim.LastNote(r.ctx, "a", "b"); err != nil || !last.IsZero() {
 		t.Errorf("got %s, %v for the last note, want none", last, err)
 	}
-	r.no(r.claim.Note(r.ctx, Note{Flight: p.Flight, ID: "a", Note: lowkiq.Note{Log: "one"}}))
+	r.noErr(r.claim.Note(r.ctx, Note{Flight: p.Flight, ID: "a", Note: lowkiq.Note{Log: "one"}}))
 	last, err := r.claim.LastNote(r.ctx, "a", "b")
-	r.no(err)
+	r.noErr(err)
 	near(t, "the last note", last, 0)
-	r.no(r.claim.Note(r.ctx, Note{Flight: p.Flight, ID: "a", Note: lowkiq.Note{Log: "two"}}))
+	r.noErr(r.claim.Note(r.ctx, Note{Flight: p.Flight, ID: "a", Note: lowkiq.Note{Log: "two"}}))
 	runs := line("a", "three", []byte("r"))
 	runs.Join(line("b", "", nil))
-	acks := []Acks{{Flight: p.Flight, IDs: []string{"a", "b"}, Runs: runs, InRow: true, Answers: []Answer{{ID: "a", Noted: true}}}}
+	acks := []Acks{{Flight: p.Flight, IDs: []string{"a", "b"}, Runs: runs, InRow: true, Answers: []Answer{{ID: "a", HasNotes: true}}}}
 	for _, want := range []int{2, 0} { // the second time nothing is written
 		n, err := r.claim.Ack(r.ctx, acks...)
-		r.no(err)
+		r.noErr(err)
 		eq(t, "acked", n, want)
 	}
 	eq(t, "a", sketch(r.runs("a")), `a done -1 "" log "one\ntwo\nthree" result "r"`)
@@ -174,49 +175,49 @@ func journalDone(t *testing.T, b *backend) {
 	eq(t, "times", fmt.Sprint(run.Due.UnixMilli(), run.Popped.UnixMilli(), run.Began.UnixMilli(), run.Ended.UnixMilli()), "1000 2000 3000 6000")
 	eq(t, "instance", run.Instance, r.claim.Instance)
 	eq(t, "attempt", run.Attempt(), 1)
-	// With a pop, in the same round trip; c alone is left of the flight.
+	// With a pop, in the same round trip. Only c is left of the flight.
 	next, err := r.claim.Pop(r.ctx, PopRequest{IDs: 1, Bytes: 1 << 20, Acks: []Acks{{Flight: p.Flight, IDs: []string{"c", "a"}, Runs: line("c", "", nil)}}})
-	r.no(err)
+	r.noErr(err)
 	eq(t, "open flights", len(next.Open), 0)
 	eq(t, "c", sketch(r.runs("c")), `c done -1 ""`)
 	eq(t, "a again", len(r.runs("a")), 1)
-	// In a row that is not the next of its flight, as the ones before it are not done yet.
+	// In a row that is not the next of its flight, because the jobs before it are not done yet.
 	r.push(job("e", "1"), job("f", "1"), job("g", "1"), job("h", "1"))
 	p = r.pop(4)
 	later := line("g", "", nil)
 	later.Join(line("h", "", nil))
 	for _, want := range []int{2, 0} {
 		n, err := r.claim.Ack(r.ctx, Acks{Flight: p.Flight, IDs: []string{"g", "h"}, Runs: later, InRow: true})
-		r.no(err)
+		r.noErr(err)
 		eq(t, "acked", n, want)
 	}
 	before := line("e", "", nil)
 	before.Join(line("f", "", nil))
 	n, err := r.claim.Ack(r.ctx, Acks{Flight: p.Flight, IDs: []string{"e", "f"}, Runs: before, InRow: true})
-	r.no(err)
+	r.noErr(err)
 	eq(t, "acked", n, 2)
 	eq(t, "e to h", len(r.runs("e"))+len(r.runs("f"))+len(r.runs("g"))+len(r.runs("h")), 4)
-	// Of a flight of which another instance took the rest nothing is written.
+	// Nothing is written of a flight of which another instance took the rest.
 	r.push(job("d", "1"))
 	d, flight := r.popOne("d")
 	r.own(Self)
 	_, err = r.claim.Ack(r.ctx, Acks{Flight: flight, IDs: []string{d.ID}, Runs: line("d", "", nil)})
-	r.no(err)
+	r.noErr(err)
 	eq(t, "d", len(r.runs("d")), 0)
 }
 
-// Runs are dropped when they are too old, by what writes next.
-func journalFor(t *testing.T, b *backend) {
+// testJournalDropsOldRuns: the next write drops runs that are too old.
+func testJournalDropsOldRuns(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.claim.SetJournal(journal.Rule{Runs: journal.Failures, Keep: 1000, For: time.Hour})
 	old := time.Now().Add(-2 * time.Hour).UnixMilli()
 	for i := range 10 {
 		id := fmt.Sprintf("%d-%d", old, i+1)
-		r.no(r.c.DB().ForTests().XAdd(r.ctx, &redis.XAddArgs{Stream: r.s.Keys().Journal, ID: id,
+		r.noErr(r.c.DB().ForTests().XAdd(r.ctx, &redis.XAddArgs{Stream: r.s.Keys().Journal, ID: id,
 			Values: []any{"i", "n/1", "n", 1, "l", "f 0 1 0 0 0 1 0 0 0\na"}}).Err())
-		r.no(r.c.DB().ForTests().RPush(r.ctx, r.s.Keys().Journalx, id+" 1").Err())
+		r.noErr(r.c.DB().ForTests().RPush(r.ctx, r.s.Keys().Journalx, id+" 1").Err())
 	}
-	r.no(r.c.DB().ForTests().HSet(r.ctx, r.s.Keys().Count, "runs", 10).Err())
+	r.noErr(r.c.DB().ForTests().HSet(r.ctx, r.s.Keys().Count, "runs", 10).Err())
 	for i, want := range []int{3, 2, 3} { // eight old ones go at a time
 		r.push(job("a", "1"))
 		r.fail("a", i, "boom")
@@ -224,8 +225,8 @@ func journalFor(t *testing.T, b *backend) {
 	}
 }
 
-// A cursor misses nothing and lists nothing twice, whatever the limit is.
-func journalAfter(t *testing.T, b *backend) {
+// testJournalAfter: a cursor misses no run and lists none twice, whatever the limit is.
+func testJournalAfter(t *testing.T, b *backend) {
 	c := b.open(t)
 	q := newQueue(t, c, 8)
 	cursor, seen := int64(0), map[string]int{}
@@ -251,12 +252,12 @@ func journalAfter(t *testing.T, b *backend) {
 		r.push(job(id, "1"))
 		r.fail(id, 0, "boom")
 		_, err := browse.Of(q).Delete(t.Context(), browse.Anywhere, id)
-		r.no(err)
+		r.noErr(err)
 		if i%9 == 0 {
 			list()
 		}
 	}
-	for deadline := time.Now().Add(10 * time.Second); len(seen) < 40 && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(patience); len(seen) < 40 && time.Now().Before(deadline); {
 		list()
 	}
 	for i := range 40 {
@@ -264,8 +265,8 @@ func journalAfter(t *testing.T, b *backend) {
 	}
 }
 
-// Runs are found by verdict, node and text, in a long journal too.
-func journalLooks(t *testing.T, b *backend) {
+// testJournalSearch: runs are found by verdict, node and text, also in a long journal.
+func testJournalSearch(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.claim.SetJournal(journal.Rule{Runs: journal.All, Keep: 100_000})
 	text := strings.Repeat("x", 900)
@@ -283,7 +284,7 @@ func journalLooks(t *testing.T, b *backend) {
 			p := r.pop(50)
 			acks.Flight = p.Flight
 			_, err := r.claim.Ack(r.ctx, acks)
-			r.no(err)
+			r.noErr(err)
 			at += len(p.Jobs)
 		}
 	}
@@ -303,7 +304,7 @@ func journalLooks(t *testing.T, b *backend) {
 		"as many as 10": {browse.RunQuery{Limit: 10}, 10},
 	} {
 		runs, err := browse.Of(r.q).Runs(r.ctx, c.q)
-		r.no(err)
+		r.noErr(err)
 		eq(t, name, len(runs.List), c.want)
 		for i := 1; i < len(runs.List); i++ {
 			if runs.List[i-1].Ended.Before(runs.List[i].Ended) {
@@ -313,7 +314,7 @@ func journalLooks(t *testing.T, b *backend) {
 	}
 }
 
-func journalOfQueue(t *testing.T, b *backend) {
+func testJournalOfQueue(t *testing.T, b *backend) {
 	c := b.open(t)
 	q := newQueue(t, c, 250)
 	for i := range 12 {
@@ -339,14 +340,14 @@ func journalOfQueue(t *testing.T, b *backend) {
 	}
 }
 
-// A drain of successes writes nothing into the journal, unless it is to.
+// TestSuccessIsNotJournaled: a drain of successes writes nothing into the journal unless the rule says so.
 func TestSuccessIsNotJournaled(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, &backend{url: redistest.Start(t).URL()})
 	stats := func() string {
 		t.Helper()
 		text, err := r.c.DB().ForTests().Info(r.ctx, "commandstats").Result()
-		r.no(err)
+		r.noErr(err)
 		return text
 	}
 	for i := range 100 {
@@ -363,9 +364,9 @@ func TestSuccessIsNotJournaled(t *testing.T) {
 	}
 }
 
-// What a handler writes into its errors costs Redis nothing, in particular no search that tries
-// again at each blank: that took minutes, and again at each retry.
-func journalHostile(t *testing.T, b *backend) {
+// testJournalHostile: a text in a handler's error costs Redis no search that tries again at each blank.
+// Such a search took minutes, again at each retry.
+func testJournalHostile(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	const trace = "Traceback (most recent call last)"
 	lines := map[string]string{ // text to the line that is kept
@@ -375,7 +376,7 @@ func journalHostile(t *testing.T, b *backend) {
 		strings.Repeat(" ", 4000):                        "",
 		trace + strings.Repeat("\n", 4000):               trace,
 	}
-	ctx, cancel := context.WithTimeout(r.ctx, 10*time.Second)
+	ctx, cancel := context.WithTimeout(r.ctx, patience)
 	defer cancel()
 	for text, line := range lines {
 		for policy, id := range map[Policy]string{"": "a", Block: "b"} {
@@ -387,10 +388,10 @@ func journalHostile(t *testing.T, b *backend) {
 			} else {
 				_, err = r.claim.Bury(ctx, Burial{Flight: flight, ID: id, Policy: policy, Error: text})
 			}
-			r.no(err)
+			r.noErr(err)
 			eq(t, fmt.Sprintf("line of %.40q", text), r.runs(id)[0].Error, line)
 			_, err = browse.Of(r.q).Delete(r.ctx, browse.Anywhere, id)
-			r.no(err)
+			r.noErr(err)
 		}
 	}
 }

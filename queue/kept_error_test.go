@@ -9,11 +9,11 @@ import (
 	"github.com/lowkiq/lowkiq/queue/browse"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 )
 
-// The text of the last error is what a person looks for: it stays with a job until an attempt
-// succeeds, wherever the job waits meanwhile.
+// TestErrorStaysUntilSuccess: people look for the text of the last error. It stays with a job until an
+// attempt succeeds, wherever the job waits meanwhile.
 func TestErrorStaysUntilSuccess(t *testing.T) {
 	t.Parallel()
 	b := &backend{url: redistest.Start(t).URL()}
@@ -22,13 +22,13 @@ func TestErrorStaysUntilSuccess(t *testing.T) {
 		r.t.Helper()
 		_, flight := r.popOne("a")
 		n, err := r.claim.Bury(r.ctx, Burial{Flight: flight, ID: "a", Policy: policy, RetryCount: 3, Error: failure})
-		r.no(err)
+		r.noErr(err)
 		eq(r.t, "buried", n, 1)
 	}
 	requeue := func(r *rig) {
 		r.t.Helper()
 		n, err := browse.Of(r.q).Requeue(r.ctx, browse.StateMorgue, "a")
-		r.no(err)
+		r.noErr(err)
 		eq(r.t, "requeued", n, 1)
 	}
 	for name, do := range map[string]func(r *rig){
@@ -40,27 +40,27 @@ func TestErrorStaysUntilSuccess(t *testing.T) {
 			_, flight := r.popOne("a")
 			requeue(r)
 			_, err := r.claim.Nack(r.ctx, Nack{Flight: flight, ID: "a", Kind: Return})
-			r.no(err)
+			r.noErr(err)
 		},
 		"the rest after skip": func(r *rig) { bury(r, Skip) },
 		"the rest after the oldest was killed": func(r *rig) {
 			bury(r, Block)
 			n, err := browse.Of(r.q).BuryOldest(r.ctx, browse.StateBlocked, "a")
-			r.no(err)
+			r.noErr(err)
 			eq(r.t, "killed", n, 1)
 		},
 		"killed beside the morgue": func(r *rig) {
 			bury(r, Bury)
 			r.push(job("a", "fresh"))
 			n, err := browse.Of(r.q).Bury(r.ctx, browse.Anywhere, "a")
-			r.no(err)
+			r.noErr(err)
 			eq(r.t, "killed", n, 1)
 			requeue(r)
 		},
 		"unblock": func(r *rig) {
 			bury(r, Block)
 			n, err := browse.Of(r.q).Requeue(r.ctx, browse.StateBlocked, "a")
-			r.no(err)
+			r.noErr(err)
 			eq(r.t, "unblocked", n, 1)
 		},
 	} {

@@ -13,25 +13,26 @@ import (
 )
 
 var lagTests = []testCase{
-	{"Lag_BehindItsOwnFlight", lagBehindFlight},
-	{"Lag_BehindDeletedJobs", lagBehindDeleted},
-	{"Lag_OfAnUnownedShard", lagUnowned},
-	{"Lag_OfWhatIsPutOff", lagPutOff},
+	{"Lag_BehindItsOwnFlight", testLagBehindFlight},
+	{"Lag_BehindDeletedJobs", testLagBehindDeleted},
+	{"Lag_OfAnUnownedShard", testLagUnowned},
+	{"Lag_OfPostponedJobs", testLagOfPostponedJobs},
+	{"Lag_OfTheRestOfAHeldJob", testLagOfTheRest},
 }
 
-// wantLag fails unless the queue's lag is this, or a little more.
+// wantLag fails the test unless the queue's lag is this, or slightly more.
 func (r *rig) wantLag(what string, want time.Duration) {
 	r.t.Helper()
 	stats, err := r.q.Stats(r.ctx)
-	r.no(err)
+	r.noErr(err)
 	if stats.Lag < want || stats.Lag > want+time.Minute {
 		r.t.Errorf("%s: got lag %s, want %s", what, stats.Lag, want)
 	}
 }
 
-// lagBehindFlight: what is pushed to an id that a handler does not let go of waits, and so
-// does what thousands of others have.
-func lagBehindFlight(t *testing.T, b *backend) {
+// testLagBehindFlight: payloads wait that are pushed to an id whose handler does not end, and so do the
+// jobs of thousands of other ids.
+func testLagBehindFlight(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.push(job("hot", "1"))
 	_, flight := r.popOne("hot")
@@ -59,15 +60,15 @@ func lagBehindFlight(t *testing.T, b *backend) {
 	eq(t, "popped", len(r.pop(550).Jobs)+len(r.pop(550).Jobs), 1100)
 	r.push(crowd[1:]...) // equal payloads, apart from what is in flight
 	stats, err := r.q.Stats(r.ctx)
-	r.no(err)
+	r.noErr(err)
 	if stats.Lag <= 0 {
 		t.Errorf("1,099 ids wait behind their own flights: got lag %s, want at least their age", stats.Lag)
 	}
 }
 
-// lagPutOff: whoever puts an id off, without a failure, does not change since when it waits; people who hold it take it out of
+// testLagOfPostponedJobs: a delay without a failure does not change since when an id waits. Held ids are no part of
 // the lag.
-func lagPutOff(t *testing.T, b *backend) {
+func testLagOfPostponedJobs(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	ids := []string{"busy", "full", "held", "cancelled", "failed"}
 	for i, id := range ids {
@@ -86,11 +87,11 @@ func lagPutOff(t *testing.T, b *backend) {
 	} {
 		n.Flight = flight
 		_, err := r.claim.Nack(r.ctx, n)
-		r.no(err)
+		r.noErr(err)
 	}
 	r.wantLag("all are put off", 6*time.Hour)
 	_, err := browse.Of(r.q).Delete(r.ctx, browse.Anywhere, "crowded")
-	r.no(err)
+	r.noErr(err)
 	r.wantLag("the fifth has failed, the third is held", 4*time.Hour)
 	job, flight := r.popOne("cancelled")
 	near(t, "cancelled", job.WaitingSince, -4*time.Hour)
@@ -104,7 +105,7 @@ func lagPutOff(t *testing.T, b *backend) {
 	eq(t, "released", fmt.Sprint(n, err), "1 <nil>")
 	r.wantLag("due at last", 3*time.Hour)
 	_, err = readState(r.s, r.ctx)
-	r.no(err)
+	r.noErr(err)
 	for i, id := range []string{"busy", "full"} {
 		job, flight := r.popOne(id)
 		near(t, id, job.WaitingSince, -time.Duration(1+i)*time.Hour)
@@ -118,9 +119,9 @@ func lagPutOff(t *testing.T, b *backend) {
 	near(t, "once it has failed", job.WaitingSince, 0)
 }
 
-// lagBehindDeleted: entries of deleted jobs hide nobody, and neither does a new job in the
-// place of a deleted one.
-func lagBehindDeleted(t *testing.T, b *backend) {
+// testLagBehindDeleted: tombstones hide no waiting job, and neither does a new job at the place of a
+// deleted job.
+func testLagBehindDeleted(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	n := 2500
 	var jobs []lowkiq.Push
@@ -137,14 +138,31 @@ func lagBehindDeleted(t *testing.T, b *backend) {
 	r.push(job(ids[1], "1", in(time.Hour)))
 	r.wantLag("behind a new job in the place of a deleted one", time.Hour)
 	_, err = browse.Of(r.q).Delete(r.ctx, browse.Anywhere, "old")
-	r.no(err)
+	r.noErr(err)
 	r.wantLag("deleted itself", 0)
 }
 
-// lagUnowned: a queue that nobody handles, or that is paused, lags like any other.
-func lagUnowned(t *testing.T, b *backend) {
+// testLagUnowned: a queue that nobody handles, or that is paused, has a lag like any other.
+func testLagUnowned(t *testing.T, b *backend) {
 	r := rigOn(t, b.open(t))
 	r.push(job("a", "1", in(-time.Hour)), job("b", "1"))
-	r.no(r.c.Registry().Pause(r.ctx, r.q.Name))
+	r.noErr(r.c.Registry().Pause(r.ctx, r.q.Name))
 	r.wantLag("nobody owns the shard", time.Hour)
+}
+
+// testLagOfTheRest: the oldest payload of a held job is buried. The rest is due, and has waited since
+// before.
+func testLagOfTheRest(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	r.push(job("held", "1", in(-3*time.Hour)), job("held", "2"))
+	_, flight := r.popOne("held")
+	_, err := r.claim.Nack(r.ctx, Nack{Flight: flight, ID: "held", Kind: Hold})
+	r.noErr(err)
+	r.wantLag("held", 0)
+	n, err := browse.Of(r.q).BuryOldest(r.ctx, browse.StateHeld, "held")
+	eq(t, "buried", fmt.Sprint(n, err), "1 <nil>")
+	r.wantLag("the rest", 3*time.Hour)
+	st, err := readState(r.s, r.ctx)
+	r.noErr(err)
+	eq(t, "ids noted as put off", len(st.postponed), 1)
 }

@@ -10,26 +10,26 @@ import (
 	"github.com/lowkiq/lowkiq/queue/browse"
 )
 
-// A job that has failed stays one when its turn comes, in every figure.
+// lateTests: a job that has failed counts as failed when its turn comes, in every figure.
 var lateTests = []testCase{
-	{"Late_IsFailed", lateIsFailed},
-	{"Late_InEveryLine", lateInEveryLine},
-	{"Late_ManyAtOnce", lateMany},
+	{"Late_IsFailed", testLateIsFailed},
+	{"Late_InEveryLine", testLateInEveryLine},
+	{"Late_ManyAtOnce", testLateMany},
 }
 
 // wantFailed compares the figures with each other, and with the list of failed jobs.
 func (r *rig) wantFailed(what string, ready, failed int) {
 	r.t.Helper()
 	stats, err := r.q.Stats(r.ctx)
-	r.no(err)
+	r.noErr(err)
 	eq(r.t, what+": ready, failed", fmt.Sprint(stats.Jobs.Ready, stats.Jobs.Failed), fmt.Sprint(ready, failed))
 	eq(r.t, what+": listed as failed", len(whole(r.t, r.q, browse.Query{State: browse.StateFailed})), failed)
 	_, err = readState(r.s, r.ctx)
-	r.no(err)
+	r.noErr(err)
 }
 
-// lateIsFailed: three jobs have failed, and their turn comes behind a job that is not done.
-func lateIsFailed(t *testing.T, b *backend) {
+// testLateIsFailed: three jobs have failed, and their turn comes behind a job that is not done.
+func testLateIsFailed(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.push(job("a", "1"), job("b", "1"), job("c", "1"))
 	p := r.pop(3)
@@ -37,19 +37,19 @@ func lateIsFailed(t *testing.T, b *backend) {
 		r.nack(p.Flight, id, Retry, 0, time.Hour)
 	}
 	r.wantFailed("waiting for their time", 0, 3)
-	r.no(pass(r.s, r.ctx, time.Now().UnixMicro(), (2 * time.Hour).Microseconds()))
+	r.noErr(pass(r.s, r.ctx, time.Now().UnixMicro(), (2 * time.Hour).Microseconds()))
 	r.push(job("first", "1"), job("fresh", "1"))
 	got, err := r.claim.Pop(r.ctx, PopRequest{IDs: 3, Bytes: 1})
-	r.no(err)
+	r.noErr(err)
 	eq(t, "popped", show(got.Jobs...), "first[1]")
 	r.wantFailed("due", 4, 3)
 	r.wantLag("due", time.Hour)
 	stats, err := r.q.Stats(r.ctx)
-	r.no(err)
+	r.noErr(err)
 	eq(t, "each is counted once", stats.Jobs.Total(), 5)
 	again := r.s.Adopt(r.claim.Instance, r.claim.Fence)
 	_, err = again.Pop(r.ctx, PopRequest{IDs: 3, Bytes: 1})
-	r.no(err)
+	r.noErr(err)
 	r.wantFailed("the pop came twice", 4, 3)
 	r.push(job("a", "2"))
 	r.wantFailed("pushed to", 4, 3)
@@ -59,9 +59,8 @@ func lateIsFailed(t *testing.T, b *backend) {
 	eq(t, "nothing is left of them", r.c.DB().ForTests().Exists(r.ctx, r.s.Keys().Late).Val(), 0)
 }
 
-// lateInEveryLine: failed jobs get into the lines of those that are due, and out of them, in many
-// ways.
-func lateInEveryLine(t *testing.T, b *backend) {
+// testLateInEveryLine: failed jobs come into the lines of due jobs, and out of them, in many ways.
+func testLateInEveryLine(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	fail := func(delay time.Duration, ids ...string) {
 		t.Helper()
@@ -82,7 +81,7 @@ func lateInEveryLine(t *testing.T, b *backend) {
 	r.nack(p.Flight, "b", Retry, 1, 0)
 	r.wantFailed("failed again, due at once", 5, 5)
 	_, err = r.claim.Release(r.ctx)
-	r.no(err)
+	r.noErr(err)
 	r.wantFailed("released", 6, 6)
 	r.own(Fresh)
 	p = r.pop(1)
@@ -129,8 +128,7 @@ func lateInEveryLine(t *testing.T, b *backend) {
 	r.wantFailed("merged into a fresh one", 1, 0)
 }
 
-// lateOnTrial takes those in quarantine one after the other, and lets go of the first that has
-// failed.
+// lateOnTrial pops the ids in quarantine one after the other, and releases the first that has failed.
 func lateOnTrial(r *rig) {
 	r.t.Helper()
 	for {
@@ -148,7 +146,7 @@ func lateOnTrial(r *rig) {
 	}
 }
 
-// popAll takes all that is due in one flight.
+// popAll pops all due jobs in one flight.
 func (r *rig) popAll() Popped {
 	r.t.Helper()
 	return r.pop(1000)
@@ -162,8 +160,8 @@ func (r *rig) popOneOf(t *testing.T) {
 	}
 }
 
-// lateMany: as many as one pop makes due.
-func lateMany(t *testing.T, b *backend) {
+// testLateMany has as many failed jobs as one pop makes due.
+func testLateMany(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	n := 1500
 	if b.mini {
@@ -180,11 +178,11 @@ func lateMany(t *testing.T, b *backend) {
 			nacks = append(nacks, Nack{Flight: p.Flight, ID: j.ID, Kind: Retry, Delay: time.Hour, Error: "boom"})
 		}
 		_, err := r.claim.Nack(r.ctx, nacks...)
-		r.no(err)
+		r.noErr(err)
 	}
-	r.no(pass(r.s, r.ctx, time.Now().UnixMicro(), (2 * time.Hour).Microseconds()))
+	r.noErr(pass(r.s, r.ctx, time.Now().UnixMicro(), (2 * time.Hour).Microseconds()))
 	p, err := r.claim.Pop(r.ctx, PopRequest{IDs: 1000, Bytes: 1})
-	r.no(err)
+	r.noErr(err)
 	eq(t, "popped", len(p.Jobs), 1)
 	r.wantFailed("due", min(n, 1000)-1, n-1)
 	r.ack(p.Flight, p.Jobs[0].ID)

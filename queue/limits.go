@@ -6,60 +6,62 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/redisdb"
+	"github.com/lowkiq/lowkiq/internal/store/redisdb"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
-// Permits are those for handler calls of a queue, of which the cluster has so many at once; see lua/permit.lua.
+// Permits shares the handler calls of a queue among instances, when the queue has a limit for the whole
+// cluster; see lua/permit.lua. A permit is the right to one handler call.
 type Permits struct {
 	db    *redisdb.DB
 	queue string
 }
 
-// Permits are those of a queue.
+// Permits returns the permits of a queue.
 func (c *Client) Permits(queue string) Permits { return Permits{c.DB(), queue} }
 
-// PermitRequest is what an instance asks for.
+// PermitRequest asks for permits for an instance.
 type PermitRequest struct {
 	Instance string
-	Number   int64 // one more with each request of the instance, but for one that is sent again
-	Limit    int   // of the cluster
-	Has      int   // permits that it has, or calls, if these are more; until the answer there are no more calls than that
-	Wanted   int   // calls that it could have at once
-	Kept     int   // calls that it has had of late: it keeps permits for these if nobody lacks them
+	Number   int64 // grows by one with each request of the instance; a request that is sent again keeps it
+	Limit    int   // permits of the whole cluster
+	Has      int   // the larger number of the instance's permits and calls; before the answer it has at most so many calls
+	Wanted   int   // calls that the instance could have at once
+	Kept     int   // calls that it has had of late; it keeps permits for them unless others lack permits
 }
 
-// PermitGrant is the answer to it.
+// PermitGrant is the answer to a PermitRequest.
 type PermitGrant struct {
-	May    int  // calls that it may have from now on; if these are fewer than it has, none may begin until fewer run
-	Before int  // it has none, and so many instances are to get one before it
-	Lack   bool // others want more than they have
-	Askers int  // instances that want some
+	May    int  // calls that the instance may have from now on; if it has more, no call may begin until fewer run
+	Before int  // instances that get a permit before this instance, if it has none
+	Lack   bool // other instances want more permits than they have
+	Askers int  // instances that want permits
 }
 
-// PermitTurn is for how long an instance has permits of a limit while these are fewer than instances that want one: long enough that
-// no more than 400 a second change hands.
+// PermitTurn returns how long an instance keeps a permit while a limit is smaller than the number of instances that
+// want a permit. It is long enough that at most 400 permits a second change hands.
 func PermitTurn(limit int) time.Duration {
 	return max(500*time.Millisecond, time.Duration(limit)*time.Second/400)
 }
 
-// Ask says how many calls the instance may have from now on. After an error it is to have no more than it had; ErrGone of
-// package lease is final.
+// Ask returns how many calls the instance may have from now on. After an error it must not have more than it
+// had. lease.ErrGone is final.
 func (p Permits) Ask(ctx context.Context, r PermitRequest) (PermitGrant, error) {
 	reply, err := p.db.Run(ctx, p.db.Scripts.Permit, []string{p.db.Keys.Permits(p.queue), p.db.Keys.Permitsx(p.queue), p.db.Keys.Leases()},
 		r.Instance, r.Number, r.Limit, r.Has, r.Wanted, r.Kept, PermitTurn(r.Limit).Microseconds())
 	if err != nil {
-		return PermitGrant{}, fmt.Errorf("permits of queue %q: %w", p.queue, limitRefusal(err))
+		return PermitGrant{}, fmt.Errorf("permits of queue %q: %w", p.queue, readLimitError(err))
 	}
 	n := redisdb.List(reply)
 	if len(n) != 4 || redisdb.Int(n[0]) < 0 {
-		return PermitGrant{}, fmt.Errorf("permits of queue %q: got %v, want four numbers", p.queue, reply)
+		return PermitGrant{}, fmt.Errorf("permits of queue %q: the script answered %v instead of four numbers", p.queue, reply)
 	}
 	return PermitGrant{
 		May: int(redisdb.Int(n[0])), Before: int(redisdb.Int(n[1])), Lack: redisdb.Int(n[2]) == 1, Askers: int(redisdb.Int(n[3]))}, nil
 }
 
-// Holders are the instances that hold permits, and how many; those that have died since the last request included.
+// Holders returns how many permits each instance holds. It includes instances that have died since the last
+// request.
 func (p Permits) Holders(ctx context.Context) (map[string]int, error) {
 	replies, err := p.db.Pipeline(ctx, "read permits", redisdb.Cmd{"HGETALL", p.db.Keys.Permits(p.queue)})
 	if err != nil {
@@ -78,22 +80,22 @@ func (p Permits) Holders(ctx context.Context) (map[string]int, error) {
 	return holders, nil
 }
 
-// RateGrant says what the rate of a queue lets go.
+// RateGrant is the answer to TakeRate.
 type RateGrant struct {
-	Batches int           // so many of those asked for, the first ones, may be handed out
-	Left    int           // ids that might be besides
-	Wait    time.Duration // until the next batch may be asked for; if all were let go, an id
+	Batches int           // how many of the batches may be handed out, from the first on
+	Left    int           // ids that the rate allows beyond these batches
+	Wait    time.Duration // until the next batch may ask, or the next id if all batches may be handed out
 }
 
-// RatesAtOnce is for how many batches one request may ask.
+// RatesAtOnce is the maximum number of batches in a request.
 const RatesAtOnce = 200
 
-// RateAgain is how long one waits at most before he asks for a batch again that could not go: smaller ones wait behind it for no longer
-// than it is asked for.
+// RateAgain is the maximum time before a batch that had to wait asks again. Smaller batches wait behind it only as
+// long as it keeps asking.
 const RateAgain = 10 * time.Second
 
-// TakeRate takes batches of so many ids each from what the rate of a queue allows now, in their order. After an error it may have
-// taken them, for nothing.
+// TakeRate uses up a part of a queue's rate for batches with the given numbers of ids, in their order. After an error
+// the part may be used up all the same.
 func (c *Client) TakeRate(ctx context.Context, queue string, limit rules.Limit, batches []int) (grant RateGrant, err error) {
 	db := c.DB()
 	args := make([]any, 3, 3+len(batches))
@@ -112,7 +114,7 @@ func (c *Client) TakeRate(ctx context.Context, queue string, limit rules.Limit, 
 		}
 	}
 	if len(redisdb.List(reply)) != len(n) || n[0] < 0 || n[0] > int64(len(batches)) || n[1] < 0 || n[2] < 0 {
-		return RateGrant{}, fmt.Errorf("rate of queue %q: got %v, want how many of %d batches, ids, and a time", queue, reply, len(batches))
+		return RateGrant{}, fmt.Errorf("rate of queue %q: the script answered %v for %d batches", queue, reply, len(batches))
 	}
 	return RateGrant{Batches: int(n[0]), Left: int(n[1]), Wait: time.Duration(n[2]) * time.Microsecond}, nil
 }

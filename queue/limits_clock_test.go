@@ -7,17 +7,18 @@ import (
 	. "github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/rules"
 
-	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 )
 
-// TestLimitsWhenTheClockIsSetBack: what limits have let go by a clock that was ahead keeps nothing waiting until that time comes again.
+// TestLimitsWhenTheClockIsSetBack: limits have granted by a clock that was ahead. This keeps no id waiting
+// until that time comes again.
 func TestLimitsWhenTheClockIsSetBack(t *testing.T) {
 	t.Parallel()
 	server, clock := redistest.StartClocked(t)
 	r := newRig(t, &backend{url: server.URL()})
 	rated := rules.Limit{Rate: rules.Rate{N: 20, Per: time.Second}, Burst: 20}
 	grant, err := r.c.TakeRate(r.ctx, "q", rated, []int{20})
-	r.no(err)
+	r.noErr(err)
 	eq(t, "all of a rest", grant.Batches, 1)
 	g := r.grouper("n/1")
 	eq(t, "all of a group's rest", g.ask(rated, GroupWant{Group: "a:", New: 30}, GroupWant{Group: "b:", Stop: time.Second})[0].New, 20)
@@ -26,10 +27,10 @@ func TestLimitsWhenTheClockIsSetBack(t *testing.T) {
 	eq(t, "no permit is left", two.ask(1, 1), 0)
 	clock.Set(-time.Hour)
 	rate, ids, told, stopped, turn := false, 0, 0, false, false
-	for end := time.Now().Add(20 * time.Second); !rate || ids < 3 || !stopped || !turn; {
+	for end := time.Now().Add(patience); !rate || ids < 3 || !stopped || !turn; {
 		if time.Now().After(end) {
-			t.Fatalf("20 s later: the rate lets one go: %v, ids of its group begin: %d, of one that a handler stopped: %v, the permit's turn ends: %v",
-				rate, ids, stopped, turn)
+			t.Fatalf("%s later: the rate lets one go: %v, ids of its group begin: %d, of one that a handler stopped: %v, the permit's turn ends: %v",
+				patience, rate, ids, stopped, turn)
 		}
 		if grant, err = r.c.TakeRate(r.ctx, "q", rated, []int{1}); err != nil {
 			t.Fatal(err)

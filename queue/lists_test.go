@@ -13,9 +13,9 @@ import (
 	"github.com/lowkiq/lowkiq"
 )
 
-var listTests = []testCase{{"OneJob", oneJob}, {"PagesOfACrowd", crowdPages}, {"Stats", figures}}
+var listTests = []testCase{{"OneJob", testOneJob}, {"PagesOfACrowd", testCrowdPages}, {"Stats", testFigures}}
 
-// brief is ids with states.
+// brief returns ids with their states.
 func brief(jobs []browse.Listed) string {
 	var b strings.Builder
 	for _, j := range jobs {
@@ -24,7 +24,7 @@ func brief(jobs []browse.Listed) string {
 	return strings.TrimSpace(b.String())
 }
 
-// everywhere puts one job into each place of a queue of 3 shards, all owned.
+// everywhere puts one job into each place of a queue of 3 shards, which are all owned.
 func everywhere(t *testing.T, b *backend) *Queue {
 	t.Helper()
 	c := b.open(t)
@@ -59,17 +59,17 @@ func everywhere(t *testing.T, b *backend) *Queue {
 	return q
 }
 
-// ownable is the cause by which the rig's shard can be claimed.
+// ownable returns the cause by which the rig's shard can be claimed.
 func ownable(r *rig) Cause {
 	seen, err := r.s.Owner(r.ctx)
-	r.no(err)
+	r.noErr(err)
 	if seen.Instance != "" {
 		return Self
 	}
 	return Fresh
 }
 
-func oneJob(t *testing.T, b *backend) {
+func testOneJob(t *testing.T, b *backend) {
 	q := everywhere(t, b)
 	fly, ok, err := browse.Of(q).Job(t.Context(), "fly1")
 	eq(t, "fly1", fmt.Sprintln(brief([]browse.Listed{fly}), fly.Flight > 0, fly.Parked, ok, err), "fly1:in_flight true 2 true <nil>\n")
@@ -77,8 +77,8 @@ func oneJob(t *testing.T, b *backend) {
 	eq(t, "dead1", fmt.Sprintln(brief([]browse.Listed{dead1}), ok, err), "dead1:morgue true <nil>\n")
 }
 
-// Lists longer than one command takes.
-func crowdPages(t *testing.T, b *backend) {
+// testCrowdPages has lists that are longer than one command returns.
+func testCrowdPages(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	n := 2500
 	if b.mini {
@@ -97,7 +97,7 @@ func crowdPages(t *testing.T, b *backend) {
 	eq(t, "drained", len(r.drain()), n)
 }
 
-func figures(t *testing.T, b *backend) {
+func testFigures(t *testing.T, b *backend) {
 	q := everywhere(t, b)
 	got, err := q.Stats(t.Context())
 	if err != nil {

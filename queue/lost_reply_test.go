@@ -11,16 +11,16 @@ import (
 	. "github.com/lowkiq/lowkiq/queue"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/journal"
-	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/store/journal"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/queue/lease"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
-// TestLostReplies loses one reply of a scenario, each in turn, and one request, each in
-// turn. Whoever sent it repeats it by the rules of design section 5: nothing is lost,
-// nothing is stranded, and what is done stays done.
+// TestLostReplies runs a scenario many times, and each time loses one of its replies or requests. The
+// sender repeats it by the rules of section 5 of the design. No job is lost or stranded, and a done job
+// stays done.
 func TestLostReplies(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -30,7 +30,7 @@ func TestLostReplies(t *testing.T) {
 	if calls < 15 {
 		t.Fatalf("script calls of the scenario: got %d, want more", calls)
 	}
-	// SET renews a lease; everything else is a script.
+	// SET renews a lease. All other commands that count are scripts.
 	counts := func(words []string) bool {
 		word := strings.ToLower(words[0])
 		return strings.HasPrefix(word, "eval") || word == "set"
@@ -41,9 +41,8 @@ func TestLostReplies(t *testing.T) {
 	})
 }
 
-// eachLost has a subtest for each of the first n requests that count, and for each of their
-// replies. Once lose is called, that one is lost on its way through the proxy. The name is another
-// one for each.
+// eachLost runs a subtest for each of the first n requests that count, and for each of their replies. Once
+// lose is called, the proxy loses that request or reply. Each subtest has a name of its own for the queue.
 func eachLost(t *testing.T, server *redistest.Server, n int, counts func(words []string) bool, run func(t *testing.T, proxy *redistest.Proxy, name string, lose func())) {
 	t.Helper()
 	for i := 1; i <= n; i++ {
@@ -86,7 +85,7 @@ func persist(r *rig, calls *int, op func() error) {
 	r.t.Fatal("three failures, one was asked for")
 }
 
-// scenario goes through every operation of a worker, with exact results at its end.
+// scenario goes through every operation of a worker, and checks the exact results.
 func scenario(t *testing.T, b *backend, proxy *redistest.Proxy, calls *int) {
 	c := b.open(t, func(cfg *Config) { cfg.Cluster = strings.NewReplacer("/", "-", "_", "-").Replace(t.Name()) })
 	if err := c.DB().Load(t.Context()); err != nil { // or a lost EVALSHA is an EVAL the next time
@@ -115,7 +114,7 @@ func scenario(t *testing.T, b *backend, proxy *redistest.Proxy, calls *int) {
 	}
 	ended := func(flight int64, text string) Acks { // of a, with a line of its run
 		acks := r.answered(flight, "a", text)
-		acks.Answers[0].Noted = true
+		acks.Answers[0].HasNotes = true
 		acks.Runs.Add(&journal.Run{ID: "a", Verdict: journal.Done, RetryCount: -1, Result: []byte(text)})
 		return acks
 	}
@@ -167,14 +166,14 @@ func scenario(t *testing.T, b *backend, proxy *redistest.Proxy, calls *int) {
 		}
 		return err
 	})
-	r.no(c.SetRules("q", PushRules{Coalesce: rules.CoalesceLatest}))
+	r.noErr(c.SetRules("q", PushRules{Push: rules.Push{Coalesce: rules.CoalesceLatest}}))
 	for _, payload := range []string{"1", "2"} {
 		push("f", payload)
 	}
 	p = pop("f[2]")
 	do(func() error { _, err := r.claim.Nack(r.ctx, Nack{Flight: p.Flight, ID: "f", Kind: Hold}); return err })
 	push("f", "3") // joins what is held, and takes its place
-	r.no(c.SetRules("q", PushRules{}))
+	r.noErr(c.SetRules("q", PushRules{}))
 	push("f", "4")
 	do(func() error { _, err := r.claim.ReleaseHeld(r.ctx, func(string) bool { return false }); return err })
 	p = pop("f[3 4]")
@@ -199,7 +198,8 @@ func scenario(t *testing.T, b *backend, proxy *redistest.Proxy, calls *int) {
 	r.sum()
 }
 
-// claimOrAdopt claims as the owner was read; it may be us already.
+// claimOrAdopt claims the shard from the owner that it reads. If that owner is the instance itself, it
+// adopts the claim.
 func (r *rig) claimOrAdopt(instance string, cause Cause) (*Claim, error) {
 	seen, err := r.s.Owner(r.ctx)
 	if err != nil {
@@ -211,11 +211,11 @@ func (r *rig) claimOrAdopt(instance string, cause Cause) (*Claim, error) {
 	return r.s.Claim(r.ctx, instance, cause, seen)
 }
 
-// sum checks what must be left of the scenario.
+// sum checks the state after the scenario.
 func (r *rig) sum() {
 	r.t.Helper()
 	st, err := readState(r.s, r.ctx)
-	r.no(err)
+	r.noErr(err)
 	eq(r.t, "ready", st.ready, []string{"c"})
 	eq(r.t, "jobs", len(st.jobs), 3)
 	eq(r.t, "delivered", len(st.jobs["delivered"].Payloads), 1)

@@ -4,16 +4,16 @@ import (
 	"context"
 	"testing"
 
+	"github.com/lowkiq/lowkiq/internal/testing/leaktest"
 	"github.com/redis/go-redis/v9"
-	"go.uber.org/goleak"
 )
 
-// quiet drops what go-redis prints by itself: tests break connections on purpose.
+// quiet drops the messages that go-redis prints, because tests break connections on purpose.
 type quiet struct{}
 
 func (quiet) Printf(context.Context, string, ...any) {}
 
 func TestMain(m *testing.M) {
 	redis.SetLogger(quiet{})
-	goleak.VerifyTestMain(m)
+	leaktest.Main(m)
 }

@@ -11,9 +11,9 @@ import (
 	"github.com/lowkiq/lowkiq"
 )
 
-// Middlewares see a push from outside in, before it is encoded; what cannot be encoded
-// refuses its job and the later ones of its id.
-func middlewares(t *testing.T, b *backend) {
+// testMiddlewares: middlewares see a push from outside in, before it is encoded. A payload that cannot be
+// encoded refuses its job and the later jobs of its id.
+func testMiddlewares(t *testing.T, b *backend) {
 	var seen []string
 	note := func(name string) Middleware {
 		return func(queue string, next Pusher) Pusher {
@@ -25,7 +25,7 @@ func middlewares(t *testing.T, b *backend) {
 	}
 	odd := errors.New("odd length")
 	r := rigOn(t, b.open(t, func(cfg *Config) { cfg.Middlewares = []Middleware{note("client")} }))
-	r.no(r.c.SetRules("q", PushRules{
+	r.noErr(r.c.SetRules("q", PushRules{
 		Middlewares: []Middleware{note("outer"), note("inner")},
 		Codec: Codec{Name: "upper", Encode: func(p []byte) ([]byte, error) {
 			if len(p)%2 == 1 {
@@ -34,7 +34,7 @@ func middlewares(t *testing.T, b *backend) {
 			return bytes.ToUpper(p), nil
 		}},
 	}))
-	r.no(r.c.Registry().Publish(r.ctx, "q"))
+	r.noErr(r.c.Registry().Publish(r.ctx, "q"))
 	results, err := r.q.Push(r.ctx, job("a", "ab"), job("b", "abc"), job("c", "cd"), job("a", "ab"), job("b", "ab"))
 	if !errors.Is(err, odd) || !errors.Is(results[1].Err, odd) || results[0].Err != nil || results[2].Err != nil || !errors.Is(results[4].Err, ErrUnsent) || !errors.Is(results[4].Err, odd) {
 		t.Fatalf("push: got %v, %v, want the second one refused, and what follows it of its id", results, err)
@@ -43,6 +43,6 @@ func middlewares(t *testing.T, b *backend) {
 	eq(t, "seen", seen, []string{"client ab", "outer ab", "inner ab"})
 	r.own(Fresh)
 	p, err := r.claim.Pop(r.ctx, PopRequest{IDs: 10, Bytes: 1 << 20})
-	r.no(err)
+	r.noErr(err)
 	eq(t, "stored", show(p.Jobs...), "a[AB] c[CD]")
 }

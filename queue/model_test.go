@@ -10,10 +10,10 @@ type (
 )
 
 var (
-	storedOf   = model.StoredOf
-	storedWith = model.StoredWith
-	bareOf     = model.BareOf
-	sketch     = model.Sketch
+	storedOf   = model.Envelope
+	storedWith = model.EnvelopeTo
+	bareOf     = model.ComparedPart
+	sketch     = model.SketchRuns
 	failedJob  = model.FailedJob
 	freshJob   = model.FreshJob
 )

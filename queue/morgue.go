@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TrimMorgue forgets what the shard's morgue holds beyond keep ids, those buried first, and ids whose last burial is
-// longer ago than age. 0: any number, however long ago. It returns how many payloads that were.
+// TrimMorgue deletes ids from the shard's morgue: the ids buried first beyond keep ids, and the ids whose last
+// burial is longer ago than age. A keep or age of 0 is no bound. It returns the number of deleted payloads.
 func (c *Claim) TrimMorgue(ctx context.Context, keep int, age time.Duration) (payloads int, err error) {
 	most, since := "", ""
 	if keep > 0 {
@@ -17,13 +17,13 @@ func (c *Claim) TrimMorgue(ctx context.Context, keep int, age time.Duration) (pa
 		since = fmt.Sprint(age.Microseconds())
 	}
 	for more := most != "" || since != ""; more; {
-		reply, err := c.Run(ctx, c.registry.db.Scripts.TrimMorgue, c.Instance, c.fence, most, since)
+		reply, err := c.Run(ctx, c.registry.db.Scripts.MorgueTrim, c.Instance, c.fence, most, since)
 		if err != nil {
 			return payloads, fmt.Errorf("shard %s: %w", c.Shard, err)
 		}
 		r, ok := twoNumbers(reply)
 		if !ok {
-			return payloads, fmt.Errorf("shard %s: morgue_trim answered %v, want two numbers", c.Shard, reply)
+			return payloads, fmt.Errorf("shard %s: morgue_trim answered %v instead of two numbers", c.Shard, reply)
 		}
 		payloads += r[0]
 		more = r[1] == 1

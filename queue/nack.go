@@ -7,63 +7,65 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/journal"
-	"github.com/lowkiq/lowkiq/internal/redisdb"
+	"github.com/lowkiq/lowkiq/internal/store/journal"
+	"github.com/lowkiq/lowkiq/internal/store/redisdb"
+	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
-// NackKind is what happens to a job that was not done.
+// NackKind says why a job is put back and when it is due again.
 type NackKind string
 
-// The kinds of a nack.
+// The kinds of a nack. Only Retry counts as a retry.
 const (
-	Retry    NackKind = "retry"    // it failed: due again after Delay, with this retry count and error
-	Postpone NackKind = "postpone" // its handler or its group asked for a delay: no retry is spent
-	Hold     NackKind = "hold"     // people hold it: it waits until it is released, no retry is spent
-	Return   NackKind = "return"   // no handler saw it: back to the head, unchanged
+	Retry    NackKind = "retry"    // the job failed; it is due after Delay, with the retry count and error of the Nack
+	Postpone NackKind = "postpone" // its handler or its group asked for a delay; it is due after Delay
+	Hold     NackKind = "hold"     // people hold the id; it waits until they release it
+	Return   NackKind = "return"   // no handler had the job; it goes back to the head of the line, unchanged
 )
 
-// Nack puts one job of a flight back.
+// Nack puts a job of a flight back.
 type Nack struct {
 	Flight     int64
 	ID         string
 	Kind       NackKind
-	RetryCount int           // for Retry; of Postpone the journal gets it
+	RetryCount int           // stored with a Retry; for the journal with a Postpone
 	Delay      time.Duration // for Retry and Postpone
-	Error      string        // for Retry, cut to maxError bytes; of others the journal gets it
-	Cancelled  bool          // a person has ended the run, for the journal
-	Limited    bool          // it was no run: its group is at its limit
-	Group      bool          // its group has put it off: once that lets it, it runs sooner
+	Error      string        // stored with a Retry, cut to maxError bytes; for the journal with other kinds
+	Cancelled  bool          // a person has ended the run; for the journal
+	Limited    bool          // the job had no run, because its group is at its limit; an id in quarantine stays there, without the delay
+	Group      bool          // a handler has stopped the job's group; the job is due at once when a person lets the group go on
 	Ran        journal.Ran   // for the journal
 }
 
-// Policy is what happens to a job that ran out of retries.
-type Policy string
+// Policy says what happens to a job that has no retries left.
+type Policy = rules.Policy
 
-// The policies.
+// The policies. They concern the payloads of the flight, not those that were pushed since.
 const (
-	Skip  Policy = "skip"  // the payload with the smallest score to the morgue, the rest goes on
-	Bury  Policy = "bury"  // all payloads of the flight to the morgue
-	Block Policy = "block" // the id waits, accumulating, for a person
-	Drop  Policy = "drop"  // all payloads of the flight are forgotten: people ask for it, or their time is over
+	Skip  Policy = "skip"  // the payload with the smallest score goes to the morgue, the others are tried again
+	Bury  Policy = "bury"  // all payloads go to the morgue
+	Block Policy = "block" // the id waits for a person and collects payloads
+	Drop  Policy = "drop"  // all payloads are deleted, because a person asked for it or they have expired
 )
 
-// Burial is a job of a flight that ran out of retries, or of time.
+// Burial is a job of a flight that has no retries left, or has payloads that have expired.
 type Burial struct {
 	Flight     int64
 	ID         string
 	Policy     Policy
 	RetryCount int
 	Error      string      // cut to maxError bytes
-	Cancelled  bool        // a person has ended the run, to Bury or to Drop: no failure
+	Cancelled  bool        // a person has ended the run, with Bury or Drop; this is no failure
 	Ran        journal.Ran // for the journal
-	// Expired is about how many payloads it is whose time was over before a handler had them, to Bury or to Drop: no
-	// failure; 0: it is about something else. Places are their places among the payloads of the job, from 0, and
-	// the rest goes back to the head of the line as it was; nil: they are all.
+	// Expired is the number of payloads that expired before a handler had them. Their policy is Bury or Drop, and
+	// this is no failure. 0 means that the burial has another cause.
 	Expired int
-	Places  []int
+	// Places are positions of payloads in the job, from 0, for the policies Bury and Drop. The rest of the job
+	// goes back to the head of the ready line, as it was. nil stands for all payloads.
+	Places []int
 }
 
-// ToMorgue are those of a job's payloads that go to the morgue.
+// ToMorgue returns the payloads of a job that go to the morgue.
 func (b *Burial) ToMorgue(payloads []lowkiq.Payload) (gone []lowkiq.Payload) {
 	switch {
 	case b.Policy == Drop || b.Policy == Block || len(payloads) == 0:
@@ -79,30 +81,32 @@ func (b *Burial) ToMorgue(payloads []lowkiq.Payload) (gone []lowkiq.Payload) {
 	return gone
 }
 
-// verdict is what lua/bury.lua reads: the policy, and what expired, or that a person has ended the run.
-func (b *Burial) verdict() string {
+// verdictArg returns the policy as lua/bury.lua reads it, with the cause and the places.
+func (b *Burial) verdictArg() string {
+	cause := "failed"
 	switch {
 	case b.Expired > 0:
-	case b.Cancelled && b.Policy == Bury:
-		return string(b.Policy) + " cancelled"
-	default:
-		return string(b.Policy)
+		cause = "expired"
+	case b.Cancelled:
+		cause = "cancelled"
+	case b.Places != nil:
+		cause = "some"
 	}
-	text := []byte(b.Policy + " expired")
+	text := fmt.Appendf(nil, "%s %s ", b.Policy, cause)
 	for _, place := range b.Places {
-		text = fmt.Appendf(text, "%04d", place+1) // a flight has no more of an id
+		text = fmt.Appendf(text, "%04d", place+1) // a flight has at most 2,000 payloads of an id
 	}
 	return string(text)
 }
 
-// maxError bounds the error text kept with a job, bytes.
+// maxError is the maximum size in bytes of the error text stored with a job.
 const maxError = 4096
 
-// KeptError is what is kept of an error's text.
+// KeptError returns an error's text as it is stored, at most maxError bytes.
 func KeptError(text string) string { return cutError(text) }
 
-// cutError leaves out the middle of a long text: a stack trace begins with what went wrong,
-// or, in Python, ends with it.
+// cutError cuts the middle out of a long text. A stack trace begins with the error or, in Python, ends with
+// it.
 func cutError(text string) string {
 	const gap, tail = "\n...\n", maxError / 4
 	if len(text) <= maxError {
@@ -111,8 +115,8 @@ func cutError(text string) string {
 	return strings.ToValidUTF8(text[:maxError-tail-len(gap)], "") + gap + strings.ToValidUTF8(text[len(text)-tail:], "")
 }
 
-// Summary is the line of an error that says most: the first one, or of a Python traceback the
-// last one.
+// Summary returns the line of an error that says most: the last line of a Python traceback, else the first
+// line.
 func Summary(message string) string {
 	message = strings.TrimSpace(message)
 	if strings.HasPrefix(message, "Traceback (most recent call last)") {
@@ -122,13 +126,12 @@ func Summary(message string) string {
 	return line
 }
 
-// nackChunk is how many jobs one script puts back.
+// nackChunk is the maximum number of jobs that a script puts back or buries.
 const nackChunk = 500
 
-// Nack puts jobs back; to repeat it does nothing. It returns how many were still in
-// their flight.
+// Nack puts jobs back. It returns how many of them were still in their flight. Repeating it does nothing.
 func (c *Claim) Nack(ctx context.Context, nacks ...Nack) (int, error) {
-	return c.settle(ctx, c.registry.db.Scripts.Nack, len(nacks), func(from, to int) []any {
+	return c.runInParts(ctx, c.registry.db.Scripts.Nack, len(nacks), func(from, to int) []any {
 		rule := c.Journal()
 		args := []any{c.Instance, c.fence, rule.Bounds()}
 		for _, n := range nacks[from:to] {
@@ -137,8 +140,11 @@ func (c *Claim) Nack(ctx context.Context, nacks ...Nack) (int, error) {
 				line = rule.Line(run)
 			}
 			kind := string(n.Kind)
-			if n.Kind == Postpone && (n.Limited || n.Group) {
+			switch {
+			case n.Kind == Postpone && n.Limited:
 				kind = "limited"
+			case n.Kind == Postpone && n.Group:
+				kind = "group"
 			}
 			args = append(args, n.Flight, n.ID, kind, n.RetryCount, max(0, n.Delay.Microseconds()), text, line)
 		}
@@ -146,23 +152,24 @@ func (c *Claim) Nack(ctx context.Context, nacks ...Nack) (int, error) {
 	})
 }
 
-// Bury deals with jobs that ran out of retries or time; to repeat it does nothing. It returns
-// how many were still in their flight.
+// Bury ends jobs that have no retries left or have expired, by their policies. It returns how many of them were
+// still in their flight. Repeating it does nothing.
 func (c *Claim) Bury(ctx context.Context, burials ...Burial) (int, error) {
-	return c.settle(ctx, c.registry.db.Scripts.Bury, len(burials), func(from, to int) []any {
+	return c.runInParts(ctx, c.registry.db.Scripts.Bury, len(burials), func(from, to int) []any {
 		rule := c.Journal()
 		args := []any{c.Instance, c.fence, rule.Bounds()}
 		for _, b := range burials[from:to] {
 			text := cutError(b.Error)
-			args = append(args, b.Flight, b.ID, b.verdict(), b.RetryCount, text, rule.Line(b.Run()))
+			args = append(args, b.Flight, b.ID, b.verdictArg(), b.RetryCount, text, rule.Line(b.Run()))
 		}
 		return args
 	})
 }
 
-// settle runs a script that takes some of n jobs out of their flights and says how many, until all
-// are: Redis serves no other client meanwhile. args gives its arguments for some of them.
-func (c *Claim) settle(ctx context.Context, script *redisdb.Script, n int, args func(from, to int) []any) (total int, err error) {
+// runInParts runs a script until it has handled all n jobs. Redis serves no other client during a script. Therefore
+// a script gets at most nackChunk jobs, and may handle fewer; it answers how many of the jobs it found in
+// their flights, and how many it has handled. args returns the script's arguments for a range of the jobs.
+func (c *Claim) runInParts(ctx context.Context, script *redisdb.Script, n int, args func(from, to int) []any) (total int, err error) {
 	for from := 0; from < n; {
 		to := min(from+nackChunk, n)
 		reply, err := c.Run(ctx, script, args(from, to)...)
@@ -178,7 +185,7 @@ func (c *Claim) settle(ctx context.Context, script *redisdb.Script, n int, args 
 	return total, nil
 }
 
-// twoNumbers reads an answer of that form.
+// twoNumbers reads an answer that consists of two integers.
 func twoNumbers(reply any) (n [2]int, ok bool) {
 	r, _ := reply.([]any)
 	if len(r) != len(n) {

@@ -12,12 +12,12 @@ import (
 	"github.com/lowkiq/lowkiq/queue/browse"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 )
 
 var namedTests = []testCase{{"jobs by id", testJobs}}
 
-// Jobs tells of many ids what Job tells of each.
+// testJobs: Jobs returns for many ids what Job returns for each.
 func testJobs(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.push(job("failed", "a"), job("blocked", "a"), job("dead", "a"), job("flies", "a"))
@@ -26,11 +26,11 @@ func testJobs(t *testing.T, b *backend) {
 	_, err := r.claim.Bury(r.ctx,
 		Burial{Flight: flight, ID: "blocked", Policy: Block, RetryCount: 25, Error: "stuck"},
 		Burial{Flight: flight, ID: "dead", Policy: Bury, RetryCount: 25, Error: "dead"})
-	r.no(err)
+	r.noErr(err)
 	r.push(job("flies", "b"), job("dead", "again"), job("ready", "a"), job("ready", "b"), job("later", "a", in(time.Hour)))
 	ids := strings.Fields("ready later failed blocked flies dead nobody")
 	waiting, err := browse.Of(r.q).Find(r.ctx, "", ids...)
-	r.no(err)
+	r.noErr(err)
 	states := func(jobs []browse.Listed) (all []string) {
 		for i, j := range jobs {
 			if j.ID != ids[i] {
@@ -43,13 +43,13 @@ func testJobs(t *testing.T, b *backend) {
 	eq(t, "waiting", states(waiting), strings.Fields("ready:2:0 scheduled:1:0 retry:1:0 blocked:1:0 in_flight:1:1 ready:1:0 :0:0"))
 	for i, id := range ids {
 		one, ok, err := browse.Of(r.q).Job(r.ctx, id)
-		r.no(err)
+		r.noErr(err)
 		if !ok && waiting[i].State != "" || ok && (one.State != waiting[i].State || len(one.Payloads) != waiting[i].Count || one.Flight != waiting[i].Flight) {
 			t.Errorf("%s: got %+v, want %+v", id, waiting[i], one)
 		}
 	}
 	dead, err := browse.Of(r.q).Find(r.ctx, browse.StateMorgue, ids...)
-	r.no(err)
+	r.noErr(err)
 	eq(t, "dead", states(dead), strings.Fields(":0:0 :0:0 :0:0 :0:0 :0:0 morgue:1:0 :0:0"))
 	none, err := browse.Of(r.q).Find(r.ctx, "")
 	eq(t, "no ids", fmt.Sprint(len(none), err), "0 <nil>")
@@ -58,7 +58,7 @@ func testJobs(t *testing.T, b *backend) {
 	}
 }
 
-// A thousand ids take a script per shard, as long as their records are small.
+// TestJobsAreReadTogether: a thousand ids take one script per shard as long as their records are small.
 func TestJobsAreReadTogether(t *testing.T) {
 	t.Parallel()
 	c := (&backend{url: redistest.Start(t).URL()}).open(t)
@@ -89,7 +89,7 @@ func TestJobsAreReadTogether(t *testing.T) {
 	}
 }
 
-// evals counts the scripts that Redis has run.
+// evals returns the number of scripts that Redis has run.
 func evals(t *testing.T, c *Client) (n int) {
 	t.Helper()
 	text, err := c.DB().ForTests().Info(t.Context(), "commandstats").Result()

@@ -8,17 +8,18 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/redisdb"
+	"github.com/lowkiq/lowkiq/internal/store/redisdb"
 )
 
-// Note is what a handler says of a job in flight.
+// Note is a note of a handler about a job in flight: its progress, a line of log, or a state.
 type Note struct {
 	Flight int64
 	ID     string
 	lowkiq.Note
 }
 
-// Note stores what a handler says of a job while it has it. lowkiq.ErrEnded: it has the job no more.
+// Note stores a note about a job in flight. The error is lowkiq.ErrEnded if the job is not in the flight any
+// more.
 func (c *Claim) Note(ctx context.Context, note Note) error {
 	progress := ""
 	if note.Progress != 0 || note.Log != "" {
@@ -34,8 +35,8 @@ func (c *Claim) Note(ctx context.Context, note Note) error {
 	return nil
 }
 
-// LastNote is when the last of these ids was noted of that is in flight or was, whoever has sent it, by Redis's clock; a note of a state alone
-// does not count. Zero: none was.
+// LastNote returns the time of the last note about any of the ids, by Redis's clock, whoever sent it. A note with
+// a state alone does not count. It returns the zero time if there is no note.
 func (c *Claim) LastNote(ctx context.Context, ids ...string) (last time.Time, err error) {
 	cmd := redisdb.Cmd{"HMGET", c.keys.Progress}
 	for _, id := range ids {
@@ -54,7 +55,7 @@ func (c *Claim) LastNote(ctx context.Context, ids ...string) (last time.Time, er
 	return last, nil
 }
 
-// Note is Claim.Note for who knows the fence alone, which a handler is given with its batch.
+// Note is Claim.Note for a caller that knows only the fence, which a handler gets with its batch.
 func (s *Shard) Note(ctx context.Context, fence int64, note Note) error {
 	holder, err := s.Owner(ctx)
 	if err != nil {

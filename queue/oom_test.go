@@ -16,39 +16,38 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/journal"
-	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/store/journal"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 )
 
-// fill makes Redis refuse whatever could grow, and undoes it.
+// fill makes Redis refuse all commands that may need memory. empty undoes it.
 func (r *rig) fill() (empty func()) {
 	r.t.Helper()
-	r.no(r.c.DB().ForTests().ConfigSet(r.ctx, "maxmemory", "1").Err())
-	return func() { r.no(r.c.DB().ForTests().ConfigSet(r.ctx, "maxmemory", "0").Err()) }
+	r.noErr(r.c.DB().ForTests().ConfigSet(r.ctx, "maxmemory", "1").Err())
+	return func() { r.noErr(r.c.DB().ForTests().ConfigSet(r.ctx, "maxmemory", "0").Err()) }
 }
 
-// TestOutOfMemory: a full Redis refuses pushes and lets itself be drained. Redis
-// refuses only the first write of a script, so each script of a worker begins with
-// one that cannot grow.
+// TestOutOfMemory: a full Redis refuses pushes, and workers can drain it. Redis refuses only the first
+// write of a script, so each script of a worker begins with a write that needs no memory.
 func TestOutOfMemory(t *testing.T) {
 	t.Parallel()
 	for _, shared := range []bool{false, true} {
 		t.Run(fmt.Sprint("shared ", shared), func(t *testing.T) {
 			t.Parallel()
-			outOfMemory(t, &backend{url: redistest.Start(t, "--maxmemory-policy", "noeviction").URL(), shared: shared})
+			testOutOfMemory(t, &backend{url: redistest.Start(t, "--maxmemory-policy", "noeviction").URL(), shared: shared})
 		})
 	}
 }
 
-func outOfMemory(t *testing.T, b *backend) {
+func testOutOfMemory(t *testing.T, b *backend) {
 	for _, c := range []testCase{
-		{"push", oomPush}, {"push to a crowd", oomCrowd}, {"worker", oomWorker}, {"failed", oomFailed}, {"quarantine", oomQuarantine}, {"lease", oomLease}, {"start", oomStart}, {"people", oomPeople}, {"calls", oomCalls}, {"journal", oomJournal}, {"import", oomImport},
+		{"push", testOomPush}, {"push to a crowd", testOomCrowd}, {"worker", testOomWorker}, {"failed", testOomFailed}, {"quarantine", testOomQuarantine}, {"lease", testOomLease}, {"start", testOomStart}, {"people", testOomPeople}, {"calls", testOomCalls}, {"journal", testOomJournal}, {"import", testOomImport},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.run(t, b) }) // one after the other: they share the memory
 	}
 }
 
-func oomPush(t *testing.T, b *backend) {
+func testOomPush(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.push(job("waits", "1"))
 	_, _ = r.popOne("waits")
@@ -73,13 +72,13 @@ func oomPush(t *testing.T, b *backend) {
 	}
 }
 
-// A refusal to write is no damaged record: a push that met it while it looked for one would go on
-// with the id's later payloads, and the repeat would put the earlier one behind them (I3).
-func oomCrowd(t *testing.T, b *backend) {
+// testOomCrowd: a refusal to write is no damaged record. If a push took it for damage, it would go on with
+// the id's later payloads, and the repeated push would store the earlier payload behind them (I3).
+func testOomCrowd(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.crowds(40, 3, "a")
 	p, _, err := browse.Of(r.q).Job(r.ctx, "a")
-	r.no(err)
+	r.noErr(err)
 	jobs := []lowkiq.Push{job("a", "first"), job("a", string(p.Payloads[0].Data), score(-1)), job("a", "second")}
 	empty := r.fill()
 	before := r.dump()
@@ -99,13 +98,13 @@ func oomCrowd(t *testing.T, b *backend) {
 	eq(t, "last ones", dataOf(got.Payloads[len(got.Payloads)-2:]), []string{"first", "second"})
 }
 
-func oomWorker(t *testing.T, b *backend) {
+func testOomWorker(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	for i := range 6 {
 		r.push(job(fmt.Sprint("id", i), "1"))
 	}
 	r.push(job("crowd", strings.Repeat("x", 5000), in(-time.Hour)), job("later", "1", in(time.Hour)))
-	r.no(pass(r.s, r.ctx, time.Now().UnixMicro(), (2 * time.Hour).Microseconds()))
+	r.noErr(pass(r.s, r.ctx, time.Now().UnixMicro(), (2 * time.Hour).Microseconds()))
 	_, flight := r.popOne("id0")
 	r.push(job("id0", "2"))
 	defer r.fill()()
@@ -116,7 +115,7 @@ func oomWorker(t *testing.T, b *backend) {
 	r.bury(p.Flight, "id3", Bury)
 	r.own(Self)
 	_, err := r.claim.Release(r.ctx)
-	r.no(err)
+	r.noErr(err)
 	r.own(Fresh)
 	p = r.pop(1)
 	r.bury(p.Flight, "id2", Skip)
@@ -129,15 +128,14 @@ func oomWorker(t *testing.T, b *backend) {
 	}
 }
 
-// Jobs that have failed are marked when their turn comes, which takes memory; that must refuse no
-// pop.
-func oomFailed(t *testing.T, b *backend) {
+// testOomFailed: failed jobs are marked when their turn comes, which takes memory. This must refuse no pop.
+func testOomFailed(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.push(job("a", "1"), job("b", "1"), job("c", "1"))
 	p := r.pop(3)
 	r.nack(p.Flight, "b", Retry, 0, time.Hour)
 	r.nack(p.Flight, "c", Retry, 0, 3*time.Hour)
-	r.no(pass(r.s, r.ctx, time.Now().UnixMicro(), (2 * time.Hour).Microseconds()))
+	r.noErr(pass(r.s, r.ctx, time.Now().UnixMicro(), (2 * time.Hour).Microseconds()))
 	defer r.fill()()
 	r.nack(p.Flight, "a", Retry, 0, 0)
 	n, err := browse.Of(r.q).RunNow(r.ctx, "c")
@@ -152,7 +150,7 @@ func oomFailed(t *testing.T, b *backend) {
 	eq(t, "drained", show(r.drain()...), "a[1] b[1]")
 }
 
-func oomQuarantine(t *testing.T, b *backend) {
+func testOomQuarantine(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.push(job("a", "1"), job("b", "1"), job("c", "1"))
 	r.pop(2)
@@ -163,19 +161,19 @@ func oomQuarantine(t *testing.T, b *backend) {
 	eq(t, "beside it", r.pop(1).Quarantine, QuarantineWait)
 	r.own(Seize)
 	p, err := r.claim.Pop(r.ctx, PopRequest{IDs: 1, Bytes: 1, MaxCrashes: 1, Slot: true})
-	r.no(err)
+	r.noErr(err)
 	eq(t, "popped", show(p.Jobs...), "a[1]")
 	r.own(Seize)
 	eq(t, "buried", r.claim.Buried, 1)
 	eq(t, "drained", show(r.drain()...), "b[1] c[1]")
 }
 
-func oomLease(t *testing.T, b *backend) {
+func testOomLease(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	held, err := r.c.Leases().Take(r.ctx, "old/1", []byte("i"), []byte("v1"), time.Hour)
-	r.no(err)
+	r.noErr(err)
 	expired, err := r.c.Leases().Take(r.ctx, "expired/1", []byte("i"), []byte("v1"), time.Millisecond)
-	r.no(err)
+	r.noErr(err)
 	until(t, "the lease expired", func() bool {
 		in, err := r.c.Leases().Instance(r.ctx, "expired/1")
 		return err == nil && in.Lease == nil
@@ -184,37 +182,37 @@ func oomLease(t *testing.T, b *backend) {
 	if err := expired.Renew(r.ctx, []byte("v2"), time.Hour); !errors.Is(err, lease.ErrGone) {
 		t.Errorf("renewal of an expired lease: got %v, want %v", err, lease.ErrGone)
 	}
-	r.no(held.Renew(r.ctx, []byte("v2 longer than before"), time.Hour))
+	r.noErr(held.Renew(r.ctx, []byte("v2 longer than before"), time.Hour))
 	_, err = r.c.Leases().Take(r.ctx, "new/1", []byte("i"), []byte("v1"), time.Hour)
-	r.no(err)
+	r.noErr(err)
 	for _, name := range []string{"old/1", "new/1"} {
 		in, err := r.c.Leases().Instance(r.ctx, name)
-		r.no(err)
+		r.noErr(err)
 		eq(t, name+" in the index", string(in.Identity), "i")
 		eq(t, name+" has a lease", len(in.Lease) > 0, true)
 	}
-	r.no(held.Drop(r.ctx))
+	r.noErr(held.Drop(r.ctx))
 }
 
-// A node that starts now finds its queues, to drain them.
-func oomStart(t *testing.T, b *backend) {
+// testOomStart: a node that starts now finds its queues, to drain them.
+func testOomStart(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.push(job("a", "1"))
 	defer r.fill()()
 	c := Rename(t, r.c, r.c.Cluster())
 	q, err := c.Register(r.ctx, lowkiq.Queue{Name: "q", Shards: 1})
-	r.no(err)
+	r.noErr(err)
 	eq(t, "shards", q.Shards, 1)
 	if _, err := c.Register(r.ctx, lowkiq.Queue{Name: "new", Shards: 1}); !Transient(err) {
 		t.Errorf("a new queue: got %v, want a transient error", err)
 	}
 	_, err = c.Check(context.WithoutCancel(r.ctx), false)
-	r.no(err)
+	r.noErr(err)
 }
 
-// An import is refused as a whole, wherever its ids are, and taken in when there is room; also where Redis gets full between two
-// parts of an entry.
-func oomImport(t *testing.T, b *backend) {
+// testOomImport: an import is refused as a whole, wherever its ids are, and stored when there is room. This
+// holds also if Redis becomes full between two parts of an entry.
+func testOomImport(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.crowds(40, 3, "crowd")
 	r.push(job("ready", "1"), job("fly", "1"))
@@ -267,7 +265,7 @@ func oomImport(t *testing.T, b *backend) {
 	eq(t, "large", Transient(results[7].Err) && calls >= 2, true)
 	full()
 	results, err = transfer.Import(r.ctx, r.q, "old", append([]transfer.Entry{refused}, entries...)...)
-	r.no(err)
+	r.noErr(err)
 	for i, result := range results {
 		eq(t, fmt.Sprint("entry ", i, " again"), result.Before, i > 0 && i < 7)
 	}
@@ -279,7 +277,7 @@ func oomImport(t *testing.T, b *backend) {
 	eq(t, "drained", got, map[string]int{"fresh": 1, "crowd": 42, "fly": 2, "refused": 2, "large": 5000})
 }
 
-// afterEach is told of each script that has run.
+// afterEach is called for each script that has run.
 type afterEach func(sha string)
 
 func (afterEach) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -308,8 +306,8 @@ func (f afterEach) tell(cmd redis.Cmder) {
 	}
 }
 
-// What frees memory works; what does not is refused as a whole.
-func oomPeople(t *testing.T, b *backend) {
+// testOomPeople: actions that free memory work. Others are refused as a whole.
+func testOomPeople(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.push(job("dead", "1"), job("a", "1"), job("b", "1"), job("c", "1", in(time.Hour)))
 	_, flight := r.popOne("dead")
@@ -329,26 +327,26 @@ func oomPeople(t *testing.T, b *backend) {
 		}
 	}
 	n, err := browse.Of(r.q).RunNow(r.ctx, "c")
-	r.no(err)
+	r.noErr(err)
 	eq(t, "run now", n, 1)
 	n, err = browse.Of(r.q).Delete(r.ctx, browse.Anywhere, "b", "c")
-	r.no(err)
+	r.noErr(err)
 	eq(t, "deleted", n, 2)
 	step, err := browse.Of(r.q).Bulk(r.ctx, browse.DeleteBuried, browse.Query{State: browse.StateMorgue})
-	r.no(err)
+	r.noErr(err)
 	eq(t, "morgue emptied", step.Changed, 1)
 }
 
-// Results, states and replies are stored with the ends of jobs, which make room. A note is not, and is
-// refused as a whole.
-func oomCalls(t *testing.T, b *backend) {
+// testOomCalls: results, states and replies are stored with the ends of jobs, which free memory. A note is
+// not, and is refused as a whole.
+func testOomCalls(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	for _, id := range []string{"a", "b", "c", "d", "e", "noted"} {
 		r.push(r.called(id, "t-"+id)...)
 	}
 	r.push(r.called("crowd", tokens("crowd", 100)...)...)
 	noted := r.pop(6)
-	r.no(r.claim.Note(r.ctx, Note{Flight: noted.Flight, ID: "noted", Note: lowkiq.Note{Progress: 0.5}}))
+	r.noErr(r.claim.Note(r.ctx, Note{Flight: noted.Flight, ID: "noted", Note: lowkiq.Note{Progress: 0.5}}))
 	defer r.fill()()
 	before := r.dump()
 	if err := r.claim.Note(r.ctx, Note{Flight: noted.Flight, ID: "noted", Note: lowkiq.Note{Progress: 1, State: []byte("s")}}); !Transient(err) {
@@ -357,10 +355,10 @@ func oomCalls(t *testing.T, b *backend) {
 	eq(t, "redis after a note", r.dump(), before)
 	flight := noted.Flight
 	end := r.answered(flight, "noted", "result")
-	end.Answers[0].Noted = true
+	end.Answers[0].HasNotes = true
 	r.ackAll(end)
 	eq(t, "reply", r.reply("t-noted"), "done\nresult")
-	r.ackAll(Acks{Flight: flight, IDs: []string{"a"}, Answers: []Answer{{ID: "a", Stated: true, State: []byte("only a state")}}})
+	r.ackAll(Acks{Flight: flight, IDs: []string{"a"}, Answers: []Answer{{ID: "a", SetState: true, State: []byte("only a state")}}})
 	r.bury(flight, "b", Bury)
 	eq(t, "reply", r.reply("t-b"), "buried\nexhausted")
 	r.nack(flight, "c", Postpone, -1, time.Hour)
@@ -380,13 +378,13 @@ func oomCalls(t *testing.T, b *backend) {
 		t.Errorf("kill: got %d, %v, and the reply %q, want all or nothing", n, err, told)
 	}
 	st, err := readState(r.s, r.ctx)
-	r.no(err)
+	r.noErr(err)
 	eq(t, "states", st.states, map[string]string{"noted": "result", "a": "only a state"})
 }
 
-// Jobs end without the lines of their runs, which are counted. Once there is room, lines come
-// again.
-func oomJournal(t *testing.T, b *backend) {
+// testOomJournal: jobs end without the lines of their runs, which are counted. Once there is room, lines
+// are written again.
+func testOomJournal(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	rule := journal.Rule{Runs: journal.All, Keep: 100}
 	r.claim.SetJournal(rule)
@@ -402,7 +400,7 @@ func oomJournal(t *testing.T, b *backend) {
 		}
 		return acks
 	}
-	// round ends seven runs of as many ids, three of them in one ack and two of that answered.
+	// round ends seven runs of as many ids. Three of them are in one ack, and two of these have answers.
 	round := func(name string) {
 		t.Helper()
 		for _, id := range idsOf(name, 7) {
@@ -436,9 +434,9 @@ func oomJournal(t *testing.T, b *backend) {
 	held := func(when string, lines, unlogged int) {
 		t.Helper()
 		all, err := browse.Of(r.q).Runs(r.ctx, browse.RunQuery{})
-		r.no(err)
+		r.noErr(err)
 		stats, err := r.q.Stats(r.ctx)
-		r.no(err)
+		r.noErr(err)
 		eq(t, "lines, and those left out, "+when, fmt.Sprint(len(all.List), stats.Unlogged), fmt.Sprint(lines, unlogged))
 	}
 	round("first")

@@ -6,13 +6,13 @@ import (
 	"testing"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/redistest"
-	"github.com/lowkiq/lowkiq/internal/tier"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/tier"
 )
 
-// TestBulkOrderWhileScriptsAreForgotten: the scripts of one push that concern one shard
-// take effect in push order, or not at all, while Redis forgets and others bring the
-// scripts back in the midst of the pipeline (I3).
+// TestBulkOrderWhileScriptsAreForgotten: the scripts of a push to one shard take effect in push order, or
+// not at all, while Redis forgets scripts and other clients load them again in the midst of the pipeline
+// (I3).
 func TestBulkOrderWhileScriptsAreForgotten(t *testing.T) {
 	tier.All(t)
 	t.Parallel()

@@ -11,8 +11,8 @@ import (
 	"github.com/lowkiq/lowkiq"
 )
 
-// million is a queue of 16 shards with 1,000,000 jobs: 400,000 ready, 300,000 scheduled, 300,000
-// failed; and 100,000 in the morgue.
+// million returns a queue of 16 shards with 1,000,000 jobs, of them 400,000 ready, 300,000 scheduled and
+// 300,000 failed, and with 100,000 in the morgue.
 func million(b *testing.B) *Queue {
 	b.Helper()
 	q, claims, _ := benchQueue(b, 16, 0)
@@ -46,7 +46,7 @@ func million(b *testing.B) *Queue {
 	return q
 }
 
-// failAll lets everything that is due in a shard fail.
+// failAll fails all due jobs of a shard.
 func failAll(b *testing.B, claim *Claim) {
 	for {
 		p, err := claim.Pop(b.Context(), PopRequest{IDs: 1000, Bytes: 1 << 24})

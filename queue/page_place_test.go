@@ -11,10 +11,10 @@ import (
 	"github.com/lowkiq/lowkiq"
 )
 
-// placeTests: what happens to the very job at which a page or a step of a bulk action ended.
+// placeTests are about the very job at which a page or a step of a bulk action ended.
 var placeTests = []testCase{
-	{"PagesWhosePlaceMoves", pagesWhosePlaceMoves}, {"BulkWhosePlaceComesAgain", bulkWhosePlaceComesAgain},
-	{"BulkReachesAllLists", bulkReachesAllLists}, {"BulkReachesAllGroups", bulkReachesAllGroups},
+	{"PagesWhosePlaceMoves", testPagesWhosePlaceMoves}, {"BulkWhosePlaceComesAgain", testBulkWhosePlaceComesAgain},
+	{"BulkReachesAllLists", testBulkReachesAllLists}, {"BulkReachesAllGroups", testBulkReachesAllGroups},
 }
 
 // lineOf pushes jobs that are due, in this order.
@@ -27,8 +27,9 @@ func lineOf(t *testing.T, q *Queue, name string, n int) {
 	}
 }
 
-// What stays in the line is on the pages once, whatever happens to the last job of a page.
-func pagesWhosePlaceMoves(t *testing.T, b *backend) {
+// testPagesWhosePlaceMoves: jobs that stay in the line are on the pages once, whatever happens to the last
+// job of a page.
+func testPagesWhosePlaceMoves(t *testing.T, b *backend) {
 	push := func(q *Queue, id string, options ...func(*lowkiq.Push)) error {
 		_, err := q.Push(t.Context(), job(id, "2", options...))
 		return err
@@ -61,13 +62,13 @@ func pagesWhosePlaceMoves(t *testing.T, b *backend) {
 					t.Fatal(err)
 				}
 				for _, id := range []string{"id09", "id10"} { // they wait, and are in the morgue
-					r.no(push(r.q, id))
+					r.noErr(push(r.q, id))
 				}
 				query := browse.Query{State: browse.StateReady, Range: browse.Range{Limit: 10, Reverse: reverse}}
 				first, err := browse.Of(r.q).Page(t.Context(), query)
-				r.no(err)
+				r.noErr(err)
 				last := first.Jobs[len(first.Jobs)-1].ID
-				r.no(change(r.q, r.claim, last))
+				r.noErr(change(r.q, r.claim, last))
 				query.Cursor = first.Next
 				seen := map[string]int{}
 				for _, job := range append(first.Jobs, whole(t, r.q, query)...) {
@@ -85,13 +86,14 @@ func pagesWhosePlaceMoves(t *testing.T, b *backend) {
 
 func second[V any](_ V, err error) error { return err }
 
-// A job that comes again where a step ended does not take the place of those not looked at yet.
-func bulkWhosePlaceComesAgain(t *testing.T, b *backend) {
+// testBulkWhosePlaceComesAgain: a job that comes again where a step ended does not take the place of jobs
+// behind it.
+func testBulkWhosePlaceComesAgain(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	lineOf(t, r.q, "id", 20)
 	query := browse.Query{State: browse.StateReady, Range: browse.Range{Limit: 10}}
 	step, err := browse.Of(r.q).Bulk(r.ctx, browse.Delete, query)
-	r.no(err)
+	r.noErr(err)
 	r.push(job("id09", "again"))
 	query.Cursor = step.Next
 	sum, _ := allSteps(t, r.q, browse.Delete, query)
@@ -99,8 +101,8 @@ func bulkWhosePlaceComesAgain(t *testing.T, b *backend) {
 	eq(t, "left", brief(whole(t, r.q, browse.Query{State: browse.StateReady})), "id09:ready")
 }
 
-// Jobs that join the line do not take the place of those that wait in other lists.
-func bulkReachesAllLists(t *testing.T, b *backend) {
+// testBulkReachesAllLists: jobs that join the line do not take the place of jobs in other lists.
+func testBulkReachesAllLists(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	lineOf(t, r.q, "old", 10)
 	for i := range 10 {
@@ -108,7 +110,7 @@ func bulkReachesAllLists(t *testing.T, b *backend) {
 	}
 	query := browse.Query{Range: browse.Range{Limit: 5}}
 	step, err := browse.Of(r.q).Bulk(r.ctx, browse.Kill, query)
-	r.no(err)
+	r.noErr(err)
 	lineOf(t, r.q, "young", 15)
 	query.Cursor = step.Next
 	sum, _ := allSteps(t, r.q, browse.Kill, query)
@@ -117,8 +119,8 @@ func bulkReachesAllLists(t *testing.T, b *backend) {
 	eq(t, "ready", len(whole(t, r.q, browse.Query{State: browse.StateReady})), 15)
 }
 
-// The same, where a queue has more shards than are walked through together.
-func bulkReachesAllGroups(t *testing.T, b *backend) {
+// testBulkReachesAllGroups is the same for a queue with more shards than a step walks through together.
+func testBulkReachesAllGroups(t *testing.T, b *backend) {
 	q := newQueue(t, b.open(t), 2*64+1)
 	fill := func(name string) {
 		for i := range q.Shards {

@@ -18,11 +18,11 @@ import (
 )
 
 var pageTests = []testCase{
-	{"Pages", pages}, {"PagesRefuse", pagesRefuse}, {"PagesOfEachSize", pagesOfEachSize}, {"PagesWhileJobsMove", pagesWhileJobsMove},
-	{"PageOfLargeJobs", pageOfLargeJobs}, {"PagesOfALongList", pagesOfALongList},
+	{"Pages", testPages}, {"PagesRefuse", testPagesRefuse}, {"PagesOfEachSize", testPagesOfEachSize}, {"PagesWhileJobsMove", testPagesWhileJobsMove},
+	{"PageOfLargeJobs", testPageOfLargeJobs}, {"PagesOfALongList", testPagesOfALongList},
 }
 
-// whole reads all pages of a query and checks what each page promises.
+// whole reads all pages of a query and checks the promises of each page.
 func whole(t *testing.T, q *Queue, query browse.Query) (jobs []browse.Listed) {
 	t.Helper()
 	for range 10_000 {
@@ -47,7 +47,7 @@ func whole(t *testing.T, q *Queue, query browse.Query) (jobs []browse.Listed) {
 	return nil
 }
 
-func pages(t *testing.T, b *backend) {
+func testPages(t *testing.T, b *backend) {
 	q := everywhere(t, b)
 	now := time.Now()
 	all := "blocked:blocked f1:retry f2:retry f3:retry fly1:in_flight fly2:in_flight fly3:in_flight later:scheduled ready1:ready ready2:ready"
@@ -91,7 +91,7 @@ func pages(t *testing.T, b *backend) {
 	eq(t, "fly1", fmt.Sprintln(fly.Flight > 0, fly.Parked, time.Since(fly.Since) < time.Hour, string(fly.Payloads[0].Data)), "true 2 true 1\n")
 }
 
-func pagesRefuse(t *testing.T, b *backend) {
+func testPagesRefuse(t *testing.T, b *backend) {
 	q := everywhere(t, b)
 	page, err := browse.Of(q).Page(t.Context(), browse.Query{Range: browse.Range{Limit: 2}})
 	if err != nil || page.Next == "" {
@@ -122,7 +122,7 @@ func pagesRefuse(t *testing.T, b *backend) {
 	}
 }
 
-// forge changes a cursor, as its client must not.
+// forge changes a cursor, which a client must not do.
 func forge(t *testing.T, cursor string, change func(place map[string]any)) string {
 	t.Helper()
 	text, err := base64.RawURLEncoding.DecodeString(cursor)
@@ -141,7 +141,7 @@ func forge(t *testing.T, cursor string, change func(place map[string]any)) strin
 	return base64.RawURLEncoding.EncodeToString(text)
 }
 
-// crowd fills a queue of 5 shards with jobs in all places where jobs wait.
+// crowd fills a queue of 5 shards with jobs in all states in which jobs wait.
 func crowd(t *testing.T, b *backend, n int) *Queue {
 	t.Helper()
 	q := newQueue(t, b.open(t), 5)
@@ -163,8 +163,8 @@ func crowd(t *testing.T, b *backend, n int) *Queue {
 	return q
 }
 
-// The pages of a list together are the list, whatever their size.
-func pagesOfEachSize(t *testing.T, b *backend) {
+// testPagesOfEachSize: the pages of a list together are the list, whatever their size.
+func testPagesOfEachSize(t *testing.T, b *backend) {
 	size, limits := 60, []int{1, 7, 60, 61}
 	if b.mini { // it is slow under the race detector
 		size, limits = 12, []int{5, 12}
@@ -185,8 +185,8 @@ func pagesOfEachSize(t *testing.T, b *backend) {
 	}
 }
 
-// Whatever moves, what stays where it is comes once.
-func pagesWhileJobsMove(t *testing.T, b *backend) {
+// testPagesWhileJobsMove: a job that stays where it is comes once, whichever others move.
+func testPagesWhileJobsMove(t *testing.T, b *backend) {
 	for _, query := range []browse.Query{{}, {State: browse.StateReady}, {State: browse.StateScheduled}, {State: browse.StateMorgue}, {By: browse.ByID}, {State: browse.StateScheduled, By: browse.ByID}, {Range: browse.Range{Reverse: true}}, {By: browse.ByID, Range: browse.Range{Reverse: true}}} {
 		t.Run(fmt.Sprintf("%s by %s reverse %v", query.State, query.By, query.Reverse), func(t *testing.T) {
 			size := 40
@@ -261,7 +261,7 @@ func (m *mover) move() {
 	m.handle(rand.IntN(5), must)
 }
 
-// handle pops a few jobs of a shard, some of which come back.
+// handle pops a few jobs of a shard and puts some of them back.
 func (m *mover) handle(shard int, must func(error)) {
 	if m.claims == nil {
 		m.claims = map[int]*Claim{}
@@ -292,8 +292,8 @@ func (m *mover) handle(shard int, must func(error)) {
 	}
 }
 
-// Of what is large, a page shows the beginning.
-func pageOfLargeJobs(t *testing.T, b *backend) {
+// testPageOfLargeJobs: a page shows the beginning of large payloads.
+func testPageOfLargeJobs(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	large := strings.Repeat("x", 1<<20)
 	r.push(job("one", large), job("scored", large, score(1)), job("small", "s"))
@@ -312,8 +312,8 @@ func pageOfLargeJobs(t *testing.T, b *backend) {
 	}
 }
 
-// A list too long to be sorted comes in the order of storage, completely.
-func pagesOfALongList(t *testing.T, b *backend) {
+// testPagesOfALongList: a list too long to be sorted comes in the order of storage, completely.
+func testPagesOfALongList(t *testing.T, b *backend) {
 	if b.mini {
 		t.Skip("the embedded Redis takes long for so many jobs")
 	}

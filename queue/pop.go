@@ -11,92 +11,95 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/packed"
-	"github.com/lowkiq/lowkiq/internal/redisdb"
+	"github.com/lowkiq/lowkiq/internal/store/packed"
+	"github.com/lowkiq/lowkiq/internal/store/redisdb"
 )
 
-// PopRequest says what to pop.
+// PopRequest says which jobs to pop.
 type PopRequest struct {
-	Acks       []Acks // done since the last pop; sent along
-	IDs        int    // most jobs, 1 to 1,000
-	Bytes      int    // most bytes of payloads; one job may exceed it
-	MaxCrashes int    // crashes after which an id in quarantine is buried; 0 = never
-	// Company is how many pops of this client are asked for at this moment, this one included: they
-	// wait for each other, and share a request. 0 or 1: it waits for none.
-	Company int
-	States  bool // the ids' states come with the jobs
-	Slot    bool // the node's quarantine slot is held: an id that crashed before may come
+	Acks       []Acks // acks to send along
+	IDs        int    // maximum number of jobs, 1 to 1,000
+	Bytes      int    // maximum bytes of payloads; a single job may exceed it
+	MaxCrashes int    // crashes that bury an id in quarantine; 0 means never
+	States     bool   // read the states of the ids as well
+	Slot       bool   // the caller holds the node's quarantine slot, so an id that crashed before may be popped
+	NoSuspect  bool   // pop no id in quarantine
 }
 
-// Quarantine is what a pop says of ids in quarantine.
+// Quarantine is the state of a shard's quarantine, as a pop reports it.
 type Quarantine string
 
 // The states of quarantine.
 const (
 	NotQuarantined  Quarantine = ""
-	QuarantineTaken Quarantine = "taken" // the popped id is in quarantine: nothing else of the shard may run
-	QuarantineWait  Quarantine = "wait"  // one waits until all flights of the shard have ended
-	QuarantineSlot  Quarantine = "slot"  // one waits for the node's slot
+	QuarantineTaken Quarantine = "taken" // the popped id is in quarantine; no other job of the shard may run
+	QuarantineWait  Quarantine = "wait"  // an id waits until all flights of the shard have ended
+	QuarantineSlot  Quarantine = "slot"  // an id waits for the node's slot
 )
 
-// passedOver, in the place of a quarantine, says that a pop found entries of deleted jobs only, as
-// many as one script may look at, or that it was answered before, and nothing of its flight is
-// left: the next pop goes on there.
+// passedOver takes the place of a quarantine if a pop returned no job although ids may be ready. Either the pop
+// found as many tombstones as a script may look at, or Redis had executed it before and no job of its flight is
+// left. Pop then pops again.
 const passedOver Quarantine = "passed"
 
 // Popped is the answer to a pop.
 type Popped struct {
 	Now        time.Time // by Redis's clock
-	Flight     int64     // the number that acks and nacks of these jobs name
+	Flight     int64     // number of the flight, which acks and nacks of these jobs name
 	Jobs       []lowkiq.Job
-	Open       []int64   // all flights of the claim that are not finished
-	Next       time.Time // when the next scheduled job is due; zero if there is none
+	Open       []int64   // all flights of the claim that have not ended
+	Next       time.Time // when the next scheduled or failed job is due; zero if there is none
 	Ready      int       // ids still in the ready list
-	Parts      bool      // of a job with many payloads these are the first: the rest is due when they are done
+	Parts      bool      // a job has more payloads than a flight takes; the rest is due after the flight
 	Quarantine Quarantine
-	Damaged    []string // ids whose records could not be read: they were set aside, as by a repair
-	// Later are ids whose records are of a later release's form: they stay in the flight,
-	// untouched, until the shard is released to a node of that release.
+	Damaged    []string // ids with unreadable records, which were set aside as a repair does
+	// Later has ids with records in the form of a later release. They stay in the flight, untouched,
+	// until the shard is released to a node of that release.
 	Later []string
 }
 
-// maxPop is the most jobs of a pop: Redis runs the script alone, so it must stay short.
+// maxPop is the maximum number of jobs of a pop. Redis runs nothing else during the script, so it must be short.
 const maxPop = 1000
 
-// Pop acknowledges what is done and takes the next flight, in one round trip. After a
-// Transient error call it again with the same request: the answer will be the same
-// flight, and acks are no-ops the second time.
+// Pop acks jobs and takes the next flight, in one round trip.
+//
+// A pop has a number, which becomes the number of its flight. The number grows only when a pop was answered. After
+// a Transient error call Pop again with the same request. Redis then answers the same number with the same
+// flight, and acks do nothing the second time. So a lost answer loses no flight and takes no second flight.
 func (c *Claim) Pop(ctx context.Context, req PopRequest) (Popped, error) {
 	if req.IDs < 1 || req.IDs > maxPop {
-		return Popped{}, fmt.Errorf("shard %s: pop %d jobs: want 1 to %d", c.Shard, req.IDs, maxPop)
+		return Popped{}, fmt.Errorf("shard %s: pop of %d jobs; it must be between 1 and %d", c.Shard, req.IDs, maxPop)
 	}
-	var before []*redisdb.Call // what says more than done goes by itself, in the same round trip
-	if sayMore(req.Acks) {
+	var before []*redisdb.Call // calls of complete.lua; the last of them goes in the same round trip
+	if needComplete(req.Acks) {
 		for first, rest := cutAcks(req.Acks); len(first) > 0; first, rest = cutAcks(rest) {
-			before = append(before, c.completions(first)...)
+			before = append(before, c.completeCalls(first)...)
 		}
 		req.Acks = nil
 	}
-	for first, rest := cutAcks(req.Acks); len(rest) > 0; first, rest = cutAcks(rest) { // the last ones go along
-		if _, err := c.ack(ctx, first); err != nil {
+	for first, rest := cutAcks(req.Acks); len(rest) > 0; first, rest = cutAcks(rest) { // the last part goes with the pop
+		if _, err := c.sendAcks(ctx, first); err != nil {
 			return Popped{}, err
 		}
 		req.Acks = rest
 	}
 	number := c.popped + 1
 	slot := "0"
-	if req.Slot {
+	switch {
+	case req.NoSuspect:
+		slot = ""
+	case req.Slot:
 		slot = "1"
 	}
-	args := make([]any, 8, 8+2*len(req.Acks)+ackCount(req.Acks))
+	args := make([]any, 8, 8+2*len(req.Acks)+countAcks(req.Acks))
 	args[0], args[1], args[2], args[3] = c.Instance, c.fence, number, req.IDs
 	args[4], args[5], args[6] = req.Bytes, req.MaxCrashes, slot
 	args = appendAcks(args, req.Acks)
 	args[7] = len(args) - 8
-	reply, err := c.ask(ctx, req, before, args)
-	if redisdb.Says(err, "RECOVERING") {
-		if err = c.resume(ctx); err == nil {
-			reply, err = run(ctx, c.registry.db, c.registry.db.Scripts.Pop, c.pop, args...)
+	reply, err := c.sendPop(ctx, req, before, args)
+	if redisdb.Says(err, "RECOVERING") { // flights of an earlier claim are not all put back
+		if err = c.resumeRecovery(ctx); err == nil {
+			reply, err = runScript(ctx, c.registry.db, c.registry.db.Scripts.Pop, c.pop, args...)
 		}
 	}
 	if err != nil {
@@ -108,16 +111,16 @@ func (c *Claim) Pop(ctx context.Context, req PopRequest) (Popped, error) {
 	}
 	popped.Flight = number
 	if req.States {
-		// If this fails, the same pop is sent again, and answered with the same flight.
-		if err := c.states(ctx, popped.Jobs); err != nil {
+		// If this fails, the caller sends the same pop again, and gets the same flight.
+		if err := c.readStates(ctx, popped.Jobs); err != nil {
 			return Popped{}, fmt.Errorf("shard %s: %w", c.Shard, err)
 		}
 	}
 	if len(popped.Damaged) > 0 {
-		return c.withoutDamaged(ctx, req, popped)
+		return c.setAsideDamaged(ctx, req, popped)
 	}
 	c.popped = number
-	c.deep = popped.Ready > 0
+	c.leftReady = popped.Ready > 0
 	if popped.Quarantine == passedOver {
 		req.Acks = nil
 		return c.Pop(ctx, req)
@@ -125,12 +128,13 @@ func (c *Claim) Pop(ctx context.Context, req PopRequest) (Popped, error) {
 	return popped, nil
 }
 
-// ask sends a pop, with those of other shards if it is small, after one that left nothing ready, or
-// if it has company. before is what comes before it: the last of that in the same round trip.
-func (c *Claim) ask(ctx context.Context, req PopRequest, before []*redisdb.Call, args []any) (any, error) {
+// sendPop sends a pop after the calls of before. The last of these goes in the same round trip. A pop may share a
+// script with pops of other shards. Its flight should then be small, so the pop before must have left nothing
+// in the ready list, and the request must allow as many bytes as a shared script.
+func (c *Claim) sendPop(ctx context.Context, req PopRequest, before []*redisdb.Call, args []any) (any, error) {
 	g, script := c.registry, c.registry.db.Scripts.Pop
 	for len(before) > 1 {
-		if _, err := run(ctx, g.db, before[0].Script, before[0].Keys, before[0].Args...); err != nil {
+		if _, err := runScript(ctx, g.db, before[0].Script, before[0].Keys, before[0].Args...); err != nil {
 			return nil, err
 		}
 		before = before[1:]
@@ -138,25 +142,25 @@ func (c *Claim) ask(ctx context.Context, req PopRequest, before []*redisdb.Call,
 	if len(before) == 1 {
 		pop := &redisdb.Call{Script: script, Keys: c.pop, Args: args}
 		g.db.RunInTurn(ctx, before[0], pop)
-		return pop.Reply, refusal(cmp.Or(before[0].Err, pop.Err))
+		return pop.Reply, readRefusal(cmp.Or(before[0].Err, pop.Err))
 	}
-	if c.unasked > 0 || c.deep && req.Company < 2 || req.Bytes < shareBytes {
-		c.unasked = max(0, c.unasked-1)
-		return run(ctx, g.db, script, c.pop, args...)
+	if c.soloPops > 0 || c.leftReady || req.Bytes < maxSharedBytes {
+		c.soloPops = max(0, c.soloPops-1)
+		return runScript(ctx, g.db, script, c.pop, args...)
 	}
-	reply, served, err := g.sharing.ask(&part{
+	reply, served, err := g.shared.sendShared(&shardRequest{
 		Call: redisdb.Call{Script: script, Keys: c.pop, Args: args},
-		ctx:  ctx, shard: c.Shard, pops: true, company: req.Company, ids: req.IDs, acks: len(req.Acks) + ackCount(req.Acks),
+		ctx:  ctx, shard: c.Shard, isPop: true, acks: len(req.Acks) + countAcks(req.Acks),
 	})
 	if !served {
-		c.unasked = g.sharing.unasked
+		c.soloPops = g.shared.soloPops
 	}
 	return reply, err
 }
 
-// withoutDamaged sets aside what a pop could not read: such a record must stop no other id. A
-// flight of which nothing is left is followed by the next.
-func (c *Claim) withoutDamaged(ctx context.Context, req PopRequest, popped Popped) (Popped, error) {
+// setAsideDamaged moves the unreadable records of a flight aside, so that they stop no other id. If nothing is
+// left of the flight, it pops the next flight.
+func (c *Claim) setAsideDamaged(ctx context.Context, req PopRequest, popped Popped) (Popped, error) {
 	args := []any{c.Instance, c.fence, popped.Flight}
 	for _, id := range popped.Damaged {
 		args = append(args, id)
@@ -174,16 +178,17 @@ func (c *Claim) withoutDamaged(ctx context.Context, req PopRequest, popped Poppe
 	return next, err
 }
 
-// statesRead is how many states one command reads: each may have lowkiq.MaxStateBytes.
-const statesRead = 16
+// statesPerCommand is the number of states that a command reads. A state may have lowkiq.MaxStateBytes.
+const statesPerCommand = 16
 
-// states reads the states of jobs in flight: nobody but their handlers changes them.
-func (c *Claim) states(ctx context.Context, jobs []lowkiq.Job) error {
+// readStates reads the states of jobs in flight, in a second round trip. That is safe, because only the handler
+// of a job changes the state of its id.
+func (c *Claim) readStates(ctx context.Context, jobs []lowkiq.Job) error {
 	var cmds []redisdb.Cmd
-	for some := range slices.Chunk(jobs, statesRead) {
+	for part := range slices.Chunk(jobs, statesPerCommand) {
 		cmd := redisdb.Cmd{"HMGET", c.keys.States}
-		for i := range some {
-			cmd = append(cmd, some[i].ID)
+		for i := range part {
+			cmd = append(cmd, part[i].ID)
 		}
 		cmds = append(cmds, cmd)
 	}
@@ -196,10 +201,10 @@ func (c *Claim) states(ctx context.Context, jobs []lowkiq.Job) error {
 	}
 	for n, reply := range replies {
 		for i, state := range redisdb.List(reply) {
-			if text, ok := state.(string); ok && n*statesRead+i < len(jobs) {
-				jobs[n*statesRead+i].State = packed.Bytes(text)
+			if text, ok := state.(string); ok && n*statesPerCommand+i < len(jobs) {
+				jobs[n*statesPerCommand+i].State = packed.Bytes(text)
 				if text == "" {
-					jobs[n*statesRead+i].State = []byte{} // not nil: there is one
+					jobs[n*statesPerCommand+i].State = []byte{} // not nil, because the id has a state
 				}
 			}
 		}
@@ -207,7 +212,7 @@ func (c *Claim) states(ctx context.Context, jobs []lowkiq.Job) error {
 	return nil
 }
 
-func ackCount(acks []Acks) (n int) {
+func countAcks(acks []Acks) (n int) {
 	for _, a := range acks {
 		if !a.Rest {
 			n += len(a.IDs)
@@ -216,10 +221,11 @@ func ackCount(acks []Acks) (n int) {
 	return n
 }
 
+// decodePop decodes the answer of lua/pop.lua. An unreadable record hides no other job of the flight.
 func decodePop(reply any) (Popped, error) {
 	r, ok := reply.([]any)
 	if !ok || len(r) < 5 || len(r)%2 != 1 {
-		return Popped{}, errors.New("pop answered nonsense")
+		return Popped{}, errors.New("pop answered in an unknown form")
 	}
 	var p Popped
 	p.Now, p.Next = redisdb.Micros(r[0]), redisdb.Micros(r[2])

@@ -11,12 +11,12 @@ import (
 	"github.com/lowkiq/lowkiq/queue/browse"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/redistest"
-	"github.com/lowkiq/lowkiq/internal/tier"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/tier"
 )
 
-// TestUsualPop: the short way of lua/pop.lua, for what is usual in a drain, answers and leaves in
-// Redis what the rest of the script does, whatever stands between the plain records.
+// TestUsualPop: lua/pop.lua has a short way for the common records of a drain. It answers and leaves the
+// same in Redis as the rest of the script, whatever stands between these records.
 func TestUsualPop(t *testing.T) {
 	t.Parallel()
 	b := &backend{url: redistest.Start(t).URL()}
@@ -39,7 +39,7 @@ func TestUsualPop(t *testing.T) {
 	}
 }
 
-// drainAtRandom fills a shard and empties it, and says what each pop answers and leaves.
+// drainAtRandom fills a shard and empties it. It returns what each pop answers and leaves.
 func drainAtRandom(r *rig, seed uint64) (steps []string) {
 	r.t.Helper()
 	rnd := rand.New(rand.NewPCG(seed, 1))
@@ -82,13 +82,13 @@ func drainAtRandom(r *rig, seed uint64) (steps []string) {
 	r.push(jobs...)
 	if len(deleted) > 0 {
 		_, err := browse.Of(r.q).Delete(r.ctx, browse.Anywhere, deleted...)
-		r.no(err)
+		r.noErr(err)
 	}
 	var acks []Acks
 	for range 400 {
 		most, room := []int{100, 300, 1000}[rnd.IntN(3)], []int{9000, 1 << 20}[rnd.IntN(2)]
 		p, err := r.claim.Pop(r.ctx, PopRequest{Acks: acks, IDs: 1 + rnd.IntN(most), Bytes: 1 + rnd.IntN(room), MaxCrashes: 3})
-		r.no(err)
+		r.noErr(err)
 		steps = append(steps, r.afterPop(p))
 		if len(p.Jobs) == 0 {
 			break
@@ -110,11 +110,11 @@ func drainAtRandom(r *rig, seed uint64) (steps []string) {
 	return steps
 }
 
-// afterPop is a pop's answer and what it leaves in the shard, but for what differs between two runs.
+// afterPop returns a pop's answer and the shard after it, without the parts that differ between two runs.
 func (r *rig) afterPop(p Popped) string {
 	r.t.Helper()
 	raw, err := readRaw(r.s, r.ctx)
-	r.no(err)
+	r.noErr(err)
 	claim, count := raw.claim.Val(), raw.count.Val()
 	maps.DeleteFunc(claim, func(field, _ string) bool {
 		return strings.HasPrefix(field, "@") || field == "fence" || field == "at"

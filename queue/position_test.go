@@ -7,16 +7,16 @@ import (
 	"github.com/lowkiq/lowkiq/queue/browse"
 )
 
-var positionTests = []testCase{{"Position", position}}
+var positionTests = []testCase{{"Position", testPosition}}
 
-// standing follows an id from the end of the list into quarantine.
-func position(t *testing.T, b *backend) {
+// testPosition follows an id from the end of the list into quarantine.
+func testPosition(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.push(job("a", "1"), job("b", "1"), job("c", "1"))
 	at := func(id string) browse.Position {
 		t.Helper()
 		s, err := browse.Of(r.q).Position(r.ctx, id)
-		r.no(err)
+		r.noErr(err)
 		if s.Now.IsZero() || s.Owner.Instance != r.claim.Instance || s.Owner.Fence != r.claim.Fence {
 			t.Errorf("%s: got %+v, want the time and the owner", id, s)
 		}

@@ -15,12 +15,12 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/envelope"
-	"github.com/lowkiq/lowkiq/internal/journal"
 	"github.com/lowkiq/lowkiq/internal/model"
+	"github.com/lowkiq/lowkiq/internal/store/envelope"
+	"github.com/lowkiq/lowkiq/internal/store/journal"
 )
 
-// machineCalls is the machine's part of calls, results and states.
+// machineCalls is the machine's part for calls, results and states.
 type machineCalls struct {
 	addresses []string // of the calls so far
 	stateFor  time.Duration
@@ -29,13 +29,13 @@ type machineCalls struct {
 	named     map[string]bool // flights and ids of the acks that are drawn
 }
 
-// machineChannels are the clients that call.
+// machineChannels are the channels of the calling clients.
 var machineChannels = []string{"one", "two"}
 
-// machineKeep is how long replies are kept at least: longer than any test lasts.
+// machineKeep is the minimum time for which replies are kept, longer than any test lasts.
 const machineKeep = time.Hour
 
-// newAddress is that of another call.
+// newAddress returns the address of a new call.
 func (m *machine) newAddress() string {
 	n := len(m.addresses)
 	channel := m.q.Shard(0).DB().Keys.Replies(machineChannels[n%len(machineChannels)])
@@ -43,8 +43,8 @@ func (m *machine) newAddress() string {
 	return m.addresses[n]
 }
 
-// drawAddress draws that of a call, seldom one that there was, of a push that is repeated; "" of what
-// nobody waits for.
+// drawAddress draws the address of a call. Seldom it is an earlier address, as of a push that is repeated.
+// It is "" for a payload without a caller.
 func (m *machine) drawAddress(t *rapid.T) string {
 	switch kind := rapid.IntRange(0, 7).Draw(t, "address"); {
 	case kind < 5:
@@ -67,7 +67,7 @@ func bytesOf(text *string) []byte {
 	return []byte(*text)
 }
 
-// stateText tells a state of no bytes from none.
+// stateText distinguishes a state without bytes from no state.
 func stateText(state []byte) string {
 	if state == nil {
 		return "none"
@@ -75,19 +75,19 @@ func stateText(state []byte) string {
 	return "is " + string(state)
 }
 
-// drawAcks draws acks, most of them with more to say.
+// drawAcks draws acks, most of them with answers.
 func (m *machine) drawAcks(t *rapid.T, model *modelShard) (acks []Acks) {
 	acks = drawFlying(t, model)
 	m.named = map[string]bool{}
-	if len(model.Flying) > 0 && rapid.IntRange(0, 3).Draw(t, "the rest") == 0 {
-		flight := model.Flight[rapid.SampledFrom(slices.Sorted(maps.Keys(model.Flying))).Draw(t, "of")]
+	if len(model.InFlight) > 0 && rapid.IntRange(0, 3).Draw(t, "the rest") == 0 {
+		flight := model.FlightOf[rapid.SampledFrom(slices.Sorted(maps.Keys(model.InFlight))).Draw(t, "of")]
 		rest := Acks{Flight: flight, Rest: true}
-		for _, id := range slices.Sorted(maps.Keys(model.Flying)) {
-			if model.Flight[id] == flight {
+		for _, id := range slices.Sorted(maps.Keys(model.InFlight)) {
+			if model.FlightOf[id] == flight {
 				rest.IDs = append(rest.IDs, id)
 			}
 		}
-		slices.SortFunc(rest.IDs, func(x, y string) int { return model.Seat[x] - model.Seat[y] }) // as they are taken out
+		slices.SortFunc(rest.IDs, func(x, y string) int { return model.PopOrder[x] - model.PopOrder[y] }) // as they are taken out
 		acks = append(acks, rest)
 	}
 	for i := range acks {
@@ -112,8 +112,8 @@ func (m *machine) drawAcks(t *rapid.T, model *modelShard) (acks []Acks) {
 			if !noted && rapid.IntRange(0, 3).Draw(t, "answer") == 0 {
 				continue
 			}
-			answer := Answer{ID: id, Callers: model.Flying[id].Callers(), Result: bytesOf(drawResult.Draw(t, "result")), StateFor: m.stateFor, Noted: noted}
-			if answer.Stated = rapid.Bool().Draw(t, "stated"); answer.Stated {
+			answer := Answer{ID: id, Callers: model.InFlight[id].CountCallers(), Result: bytesOf(drawResult.Draw(t, "result")), StateFor: m.stateFor, HasNotes: noted}
+			if answer.SetState = rapid.Bool().Draw(t, "stated"); answer.SetState {
 				answer.State = bytesOf(drawState.Draw(t, "state"))
 			}
 			acks[i].Answers = append(acks[i].Answers, answer)
@@ -122,13 +122,13 @@ func (m *machine) drawAcks(t *rapid.T, model *modelShard) (acks []Acks) {
 	return acks
 }
 
-// drawRan draws what the journal gets of a run.
+// drawRan draws the circumstances of a run for the journal.
 func drawRan(t *rapid.T) journal.Ran {
 	return journal.Ran{Log: rapid.SampledFrom([]string{"", "", "a line", "two\nlines\x00\xff"}).Draw(t, "log")}
 }
 
-// drawRuns draws the lines of acks, if the journal has any of what is done. An id that is named twice has its line, if
-// it gets one, at the first place.
+// drawRuns draws the lines of acks, if the journal keeps done runs. An id that is named twice has its line
+// at the first place.
 func (m *machine) drawRuns(t *rapid.T, model *modelShard, acks *Acks) {
 	if !model.Journal.KeepsSome(journal.Done) {
 		return
@@ -141,11 +141,11 @@ func (m *machine) drawRuns(t *rapid.T, model *modelShard, acks *Acks) {
 			acks.Runs.Add(nil)
 			continue
 		}
-		acks.Runs.Add(&journal.Run{ID: id, Verdict: journal.Done, RetryCount: model.Flying[id].Retry, Ran: drawRan(t), Result: bytesOf(drawResult.Draw(t, "result"))})
+		acks.Runs.Add(&journal.Run{ID: id, Verdict: journal.Done, RetryCount: model.InFlight[id].Retry, Ran: drawRan(t), Result: bytesOf(drawResult.Draw(t, "result"))})
 	}
 }
 
-// note: a handler says how far it is, or keeps a state, now and then of a job that it has no more.
+// note lets a handler note progress or set a state, sometimes for a job that it does not have any more.
 func (m *machine) note(t *rapid.T) {
 	_, model, claim := m.drawShard(t)
 	m.step()
@@ -155,13 +155,13 @@ func (m *machine) note(t *rapid.T) {
 			State: bytesOf(drawState.Draw(t, "state")),
 		}}
 		err := claim.Note(m.ctx, note)
-		if want := model.Note(note); want != (err == nil) || err != nil && !errors.Is(err, lowkiq.ErrEnded) {
+		if want := model.AddNote(note); want != (err == nil) || err != nil && !errors.Is(err, lowkiq.ErrEnded) {
 			t.Fatalf("note %+v: got %v, want it taken: %t", note, err, want)
 		}
 	}
 }
 
-// compareReplies compares what is kept under the tokens of all calls, in each shard.
+// compareReplies compares the replies stored under the tokens of all calls, in each shard.
 func (m *machine) compareReplies(t *rapid.T) {
 	for i, shard := range m.models {
 		keys, rdb := m.q.Shard(i).Keys(), m.q.Shard(i).DB().ForTests()
@@ -190,7 +190,7 @@ func (m *machine) compareReplies(t *rapid.T) {
 	}
 }
 
-// listen hears what the machine's calls are told.
+// listen collects the messages to the machine's calls.
 func (m *machine) listen(t *rapid.T, heard *redis.PubSub) {
 	db := m.q.Shard(0).DB()
 	if db.Sharded { // the bus between the masters keeps no order
@@ -209,11 +209,11 @@ func (m *machine) listen(t *rapid.T, heard *redis.PubSub) {
 	}
 }
 
-// compareNews compares what was told since the last time, by a message behind it.
+// compareNews compares the messages since the last time. A message of its own marks their end.
 func (m *machine) compareNews(t *rapid.T) {
-	var want, got []model.News
+	var want, got []model.Message
 	for _, shard := range m.models {
-		want, shard.News = append(want, shard.News...), nil
+		want, shard.Messages = append(want, shard.Messages...), nil
 	}
 	if m.heard == nil {
 		return
@@ -240,11 +240,11 @@ func (m *machine) compareNews(t *rapid.T) {
 		}
 		tokens, text, _ := strings.Cut(one.Payload, "\n")
 		for token := range strings.SplitSeq(tokens, " ") {
-			got = append(got, model.News{Channel: one.Channel, Token: token, Text: text})
+			got = append(got, model.Message{Channel: one.Channel, Token: token, Text: text})
 		}
 	}
-	for _, list := range [][]model.News{got, want} {
-		slices.SortFunc(list, func(x, y model.News) int {
+	for _, list := range [][]model.Message{got, want} {
+		slices.SortFunc(list, func(x, y model.Message) int {
 			return cmp.Or(cmp.Compare(x.Channel, y.Channel), cmp.Compare(x.Token, y.Token), cmp.Compare(x.Text, y.Text))
 		})
 	}

@@ -11,21 +11,21 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/lowkiq/lowkiq/internal/envelope"
 	"github.com/lowkiq/lowkiq/internal/model"
+	"github.com/lowkiq/lowkiq/internal/store/envelope"
 )
 
-// machineImports is the machine's part of what comes from other systems.
+// machineImports is the machine's part for imports from other systems.
 type machineImports struct {
 	imported map[string][]transfer.Entry // by source: what it had so far, by number
 }
 
-// machineParts is how many payloads a part of an entry has.
+// machineParts is the number of payloads in a part of an entry.
 const machineParts = 25
 
 var errGivenUp = errors.New("the source cannot give it")
 
-// importSome sends what a source has: new entries, and such as were sent before, also if they were refused then.
+// importSome sends entries of a source: new entries, and entries that were sent before, also refused ones.
 func (m *machine) importSome(t *rapid.T) {
 	source := rapid.SampledFrom([]string{"old", "other"}).Draw(t, "source")
 	if m.imported == nil {
@@ -54,7 +54,7 @@ func (m *machine) importSome(t *rapid.T) {
 	results, _ := transfer.ImportInParts(m.ctx, m.q, machineParts, source, entries...)
 	for i := range entries {
 		e := &entries[i]
-		want := m.of(e.ID).Import("import/"+source, m.modelEntry(e))
+		want := m.of(e.ID).ImportEntry("import/"+source, m.modelEntry(e))
 		got := importVerdict(results[i])
 		if got == model.Refused && want == model.Behind && e.Err != nil {
 			got = want // what the caller knows is said first
@@ -94,9 +94,9 @@ func (m *machine) drawEntry(t *rapid.T) transfer.Entry {
 	return e
 }
 
-// modelEntry is an entry as the model gets it.
-func (m *machine) modelEntry(e *transfer.Entry) *model.Entry {
-	of := &model.Entry{Number: e.Number, ID: e.ID, Retry: e.RetryCount, At: e.Due, Err: e.Error, Morgue: e.Morgue, Refused: e.Err != nil}
+// modelEntry returns an entry for the model.
+func (m *machine) modelEntry(e *transfer.Entry) *model.ImportEntry {
+	of := &model.ImportEntry{Number: e.Number, ID: e.ID, Retry: e.RetryCount, At: e.Due, Err: e.Error, Morgue: e.Morgue, Refused: e.Err != nil}
 	if e.Morgue {
 		of.At = e.Buried
 	}

@@ -9,8 +9,8 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/envelope"
 	"github.com/lowkiq/lowkiq/internal/model"
+	"github.com/lowkiq/lowkiq/internal/store/envelope"
 	. "github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
 
@@ -24,7 +24,7 @@ func (m *machine) nack(t *rapid.T) {
 	for _, a := range drawFlying(t, model) {
 		nacks = append(nacks, Nack{
 			Flight: a.Flight, ID: a.IDs[0], Kind: rapid.SampledFrom([]NackKind{Retry, Retry, Postpone, Hold, Return}).Draw(t, "kind"),
-			RetryCount: model.Flying[a.IDs[0]].Retry + 1, Error: rapid.SampledFrom([]string{"", "boom", "nul\x00 \n\xff"}).Draw(t, "error"),
+			RetryCount: model.InFlight[a.IDs[0]].Retry + 1, Error: rapid.SampledFrom([]string{"", "boom", "nul\x00 \n\xff"}).Draw(t, "error"),
 			Delay: time.Duration(rapid.SampledFrom([]int{0, 0, 1, 2}).Draw(t, "hours")) * time.Hour, Ran: drawRan(t),
 		})
 		if last := &nacks[len(nacks)-1]; last.Kind == Postpone || last.Kind == Hold {
@@ -40,7 +40,7 @@ func (m *machine) nack(t *rapid.T) {
 	}
 	want := 0
 	for _, n := range nacks {
-		want += model.Nack(n)
+		want += model.NackJob(n)
 	}
 	m.counted(t, "nacked", got, want)
 }
@@ -51,16 +51,19 @@ func (m *machine) bury(t *rapid.T) {
 	for _, a := range drawFlying(t, model) {
 		burials = append(burials, Burial{
 			Flight: a.Flight, ID: a.IDs[0], Policy: rapid.SampledFrom([]Policy{Skip, Bury, Block, Drop}).Draw(t, "policy"), Cancelled: rapid.Bool().Draw(t, "cancelled"),
-			RetryCount: model.Flying[a.IDs[0]].Retry + 1, Error: "exhausted", Ran: drawRan(t),
+			RetryCount: model.InFlight[a.IDs[0]].Retry + 1, Error: "exhausted", Ran: drawRan(t),
 		})
 		last := &burials[len(burials)-1]
-		if last.Cancelled || last.Policy != Bury && last.Policy != Drop || rapid.Bool().Draw(t, "of retries") {
+		if last.Cancelled || last.Policy != Bury && last.Policy != Drop {
 			continue
 		}
-		if n := len(model.Flying[last.ID].Payloads); rapid.Bool().Draw(t, "some") {
+		expired := rapid.Bool().Draw(t, "expired")
+		if n := len(model.InFlight[last.ID].Payloads); (expired || last.Policy == Bury) && rapid.Bool().Draw(t, "some") {
 			last.Places = rapid.SliceOfNDistinct(rapid.IntRange(0, n-1), 1, n, rapid.ID).Draw(t, "places")
 		}
-		last.Expired = max(1, len(last.Places))
+		if expired {
+			last.Expired = max(1, len(last.Places))
+		}
 	}
 	m.step()
 	got, err := claim.Bury(m.ctx, burials...)
@@ -69,7 +72,7 @@ func (m *machine) bury(t *rapid.T) {
 	}
 	want := 0
 	for _, b := range burials {
-		want += model.Bury(b)
+		want += model.BuryJob(b)
 	}
 	m.counted(t, "buried", got, want)
 }
@@ -84,7 +87,7 @@ func (m *machine) recover(t *rapid.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		back, _ := model.Recover(cause)
+		back, _ := model.RecoverFlights(cause)
 		m.counted(t, "released", n, back)
 		m.compare(t)
 		m.step()
@@ -93,7 +96,7 @@ func (m *machine) recover(t *rapid.T) {
 	if fresh.Fence <= claim.Fence {
 		t.Fatalf("fence: got %d after %d, want it to grow", fresh.Fence, claim.Fence)
 	}
-	back, buried := model.Recover(cause)
+	back, buried := model.RecoverFlights(cause)
 	m.counted(t, "recovered", fresh.Recovered, back)
 	m.counted(t, "buried as crashes", fresh.Buried, buried)
 }
@@ -108,12 +111,12 @@ func (m *machine) admin(t *rapid.T) {
 	}
 	q, ctx := m.q, m.ctx
 	actions := map[string]action{
-		"delete":  {func() (int, error) { return browse.Of(q).Delete(ctx, place, ids...) }, func(m *modelShard, id string) int { return m.Delete(place, id) }},
-		"kill":    {func() (int, error) { return browse.Of(q).Bury(ctx, place, ids...) }, func(m *modelShard, id string) int { return m.Kill(place, id) }},
-		"oldest":  {func() (int, error) { return browse.Of(q).BuryOldest(ctx, place, ids...) }, func(m *modelShard, id string) int { return m.KillOldest(place, id) }},
+		"delete":  {func() (int, error) { return browse.Of(q).Delete(ctx, place, ids...) }, func(m *modelShard, id string) int { return m.DeleteJob(place, id) }},
+		"kill":    {func() (int, error) { return browse.Of(q).Bury(ctx, place, ids...) }, func(m *modelShard, id string) int { return m.BuryWaiting(place, id) }},
+		"oldest":  {func() (int, error) { return browse.Of(q).BuryOldest(ctx, place, ids...) }, func(m *modelShard, id string) int { return m.BuryOldest(place, id) }},
 		"run now": {func() (int, error) { return browse.Of(q).RunNow(ctx, ids...) }, (*modelShard).RunNow},
-		"requeue": {func() (int, error) { return browse.Of(q).Requeue(ctx, browse.StateMorgue, ids...) }, (*modelShard).Requeue},
-		"unblock": {func() (int, error) { return browse.Of(q).Requeue(ctx, browse.StateBlocked, ids...) }, (*modelShard).Unblock},
+		"requeue": {func() (int, error) { return browse.Of(q).Requeue(ctx, browse.StateMorgue, ids...) }, (*modelShard).RequeueDead},
+		"unblock": {func() (int, error) { return browse.Of(q).Requeue(ctx, browse.StateBlocked, ids...) }, (*modelShard).UnblockID},
 		"forget":  {func() (int, error) { return browse.Of(q).Delete(ctx, browse.StateMorgue, ids...) }, (*modelShard).DeleteDead},
 	}
 	name := rapid.SampledFrom([]string{"delete", "kill", "oldest", "run now", "requeue", "requeue", "unblock", "forget"}).Draw(t, "action")
@@ -144,21 +147,21 @@ func (m *machine) sweep(t *rapid.T) {
 	switch rapid.SampledFrom([]string{"run", "kill", "delete", "requeue", "forget"}).Draw(t, "sweep") {
 	case "run":
 		got = m.all(t, browse.RunNow, browse.StateScheduled) + m.all(t, browse.RunNow, browse.StateRetry)
-		each(func(m *modelShard) []string { return append(m.Due(freshJob), m.Due(failedJob)...) }, (*modelShard).RunNow)
+		each(func(m *modelShard) []string { return append(m.DueIDs(freshJob), m.DueIDs(failedJob)...) }, (*modelShard).RunNow)
 	case "kill":
 		for _, model := range m.models {
-			if sharesToken(model, model.Failures()) {
+			if sharesToken(model, model.FailedIDs()) {
 				return
 			}
 		}
 		got = m.all(t, browse.Kill, browse.StateFailed)
-		each((*modelShard).Failures, func(m *modelShard, id string) int { return m.Kill(browse.StateFailed, id) })
+		each((*modelShard).FailedIDs, func(m *modelShard, id string) int { return m.BuryWaiting(browse.StateFailed, id) })
 	case "delete":
 		got = m.all(t, browse.Delete, browse.StateFailed)
-		each((*modelShard).Failures, func(m *modelShard, id string) int { return m.Delete(browse.StateFailed, id) })
+		each((*modelShard).FailedIDs, func(m *modelShard, id string) int { return m.DeleteJob(browse.StateFailed, id) })
 	case "requeue":
 		got = m.all(t, browse.Requeue, browse.StateMorgue)
-		each((*modelShard).DeadInOrder, (*modelShard).Requeue)
+		each((*modelShard).DeadInOrder, (*modelShard).RequeueDead)
 	case "forget":
 		got = m.all(t, browse.DeleteBuried, browse.StateMorgue)
 		each(dead, (*modelShard).DeleteDead)
@@ -166,8 +169,8 @@ func (m *machine) sweep(t *rapid.T) {
 	m.counted(t, "swept", got, want)
 }
 
-// sharesToken reports whether payloads of two ids tell the same token how they end: which of them tells it last is not modelled, as
-// what is done to all goes page by page.
+// sharesToken reports whether payloads of two ids have the same token. The model does not say which of them
+// replies last, because bulk actions go page by page.
 func sharesToken(m *modelShard, ids []string) bool {
 	of := map[string]string{}
 	for _, id := range ids {
@@ -183,7 +186,7 @@ func sharesToken(m *modelShard, ids []string) bool {
 	return false
 }
 
-// release lets held ids go on, but for one.
+// release releases held ids, except one.
 func (m *machine) release(t *rapid.T) {
 	_, model, claim := m.drawShard(t)
 	still := drawID.Draw(t, "still")
@@ -193,10 +196,10 @@ func (m *machine) release(t *rapid.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.counted(t, "released", got, model.Release(held))
+	m.counted(t, "released", got, model.ReleaseHeld(held))
 }
 
-// regroup: another rule of groups holds.
+// regroup makes another rule of groups hold.
 func (m *machine) regroup(t *rapid.T) {
 	_, model, claim := m.drawShard(t)
 	m.step()
@@ -204,10 +207,10 @@ func (m *machine) regroup(t *rapid.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.counted(t, "let ask again", got, model.Regroup())
+	m.counted(t, "let ask again", got, model.MakeGroupsDue())
 }
 
-// trim: the owner keeps the morgue within its bounds.
+// trim keeps the morgue within its bounds, as the owner does.
 func (m *machine) trim(t *rapid.T) {
 	_, model, claim := m.drawShard(t)
 	keep := rapid.SampledFrom([]int{0, 1, 2}).Draw(t, "keep")
@@ -220,7 +223,7 @@ func (m *machine) trim(t *rapid.T) {
 	m.counted(t, "trimmed", got, model.TrimMorgue(keep, age))
 }
 
-// all does something to all jobs of a state, in steps of a few.
+// all applies an action to all jobs of a state, in small steps.
 func (m *machine) all(t *rapid.T, action *browse.Action, state browse.State) (changed int) {
 	query := browse.Query{State: state, Range: browse.Range{Limit: 2}}
 	for {
@@ -241,17 +244,17 @@ func (m *machine) pass(t *rapid.T) {
 	us := (time.Duration(hours) * time.Hour).Microseconds()
 	m.step()
 	for i, model := range m.models {
-		model.Pass(us)
+		model.PassTime(us)
 		if err := pass(m.q.Shard(i), m.ctx, model.Now, us); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
-// headRule finds the due time in a record of form j or s.
-var headRule = regexp.MustCompile(`^([js]-?\d+ )(\d+)`)
+// headRule finds in a record of form j or s the due time, and since when the job waits if it was put off.
+var headRule = regexp.MustCompile(`^([js]-?\d+ )(\d+)((?: \d+){4,5}?)(?: (\d+)( \d))?\n`)
 
-// pass moves what lies in the future closer, and states into the past, in Redis. Only a test can.
+// pass moves future times closer and states into the past, in Redis. Only a test can do this.
 func pass(s *Shard, ctx context.Context, now, us int64) error {
 	r, err := readRaw(s, ctx)
 	if err != nil {
@@ -277,7 +280,13 @@ func pass(s *Shard, ctx context.Context, now, us int64) error {
 				}
 			} else if found := headRule.FindStringSubmatch(record); found != nil {
 				if at, _ := strconv.ParseInt(found[2], 10, 64); at > now && at < HeldAt.UnixMicro() {
-					pipe.HSet(ctx, key, id, found[1]+strconv.FormatInt(at-us, 10)+record[len(found[0]):])
+					head := found[1] + strconv.FormatInt(at-us, 10) + found[3]
+					if found[4] != "" {
+						since, _ := strconv.ParseInt(found[4], 10, 64)
+						head += " " + strconv.FormatInt(since-us, 10) + found[5]
+						pipe.ZAddXX(ctx, s.Keys().Postponed, redis.Z{Score: float64(since - us), Member: id})
+					}
+					pipe.HSet(ctx, key, id, head+record[len(found[0])-1:])
 				}
 			}
 		}
@@ -285,7 +294,7 @@ func pass(s *Shard, ctx context.Context, now, us int64) error {
 	for id, record := range r.morgue.Val() {
 		if found := headRule.FindStringSubmatch(record); found != nil {
 			at, _ := strconv.ParseInt(found[2], 10, 64)
-			pipe.HSet(ctx, s.Keys().Morgue, id, found[1]+strconv.FormatInt(at-us, 10)+record[len(found[0]):])
+			pipe.HSet(ctx, s.Keys().Morgue, id, found[1]+strconv.FormatInt(at-us, 10)+record[len(found[1])+len(found[2]):])
 			pipe.ZAdd(ctx, s.Keys().Dead, redis.Z{Score: float64(at - us), Member: id})
 		}
 	}

@@ -17,16 +17,15 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/journal"
 	"github.com/lowkiq/lowkiq/internal/model"
-	"github.com/lowkiq/lowkiq/internal/redisdb"
+	"github.com/lowkiq/lowkiq/internal/store/journal"
+	"github.com/lowkiq/lowkiq/internal/store/redisdb"
 )
 
 var propertyTests = []testCase{{"Model", testModel}}
 
-// testModel drives random operations against the queue and the model of section 4, and
-// compares the full state after each. "-rapid.checks=1000 -rapid.steps=100" makes it
-// long; a failure prints its seed, shrunk.
+// testModel applies random operations to the queue and to the model of section 4, and compares the full
+// state after each. "-rapid.checks=1000 -rapid.steps=100" makes it long. A failure prints its seed, shrunk.
 func testModel(t *testing.T, b *backend) {
 	client := b.open(t)
 	client.DB().ForTests().AddHook(twice{})
@@ -71,7 +70,7 @@ func testModel(t *testing.T, b *backend) {
 	})
 }
 
-// machine holds the queue and the models of its shards.
+// machine has the queue and the models of its shards.
 type machine struct {
 	ctx       context.Context
 	q         *Queue
@@ -83,7 +82,7 @@ type machine struct {
 	machineImports
 }
 
-// Small limits are reached often, and the spill (32 payloads, 4 KiB) and a piece are crossed.
+// Small limits are reached often, and so are the bounds of the spill (32 payloads, 4 KiB) and of a piece.
 const (
 	machinePayloads   = 130
 	machineBytes      = 14000
@@ -91,7 +90,7 @@ const (
 	machinePieceBytes = 5500
 )
 
-// inSmallSteps gives the scripts with a bound that a few payloads reach.
+// inSmallSteps returns the scripts with bounds that a few payloads reach.
 var inSmallSteps = sync.OnceValue(func() *redisdb.Scripts {
 	s, changed := redisdb.NewScripts(), 0
 	for _, one := range s.All() {
@@ -115,7 +114,7 @@ var machineIDs = []string{"a", "b", "c", "d", "e"}
 func newMachine(t *rapid.T, ctx context.Context, c *Client) *machine {
 	coalesce := rapid.SampledFrom([]string{"", "", rules.CoalesceLatest, rules.CoalesceOnce}).Draw(t, "coalesce")
 	debounce := rapid.SampledFrom([]rules.Debounce{{}, {}, {Quiet: time.Hour, Most: 2 * time.Hour}}).Draw(t, "debounce")
-	if err := c.SetRules("q", PushRules{Payloads: machinePayloads, IDPayload: machineBytes, Coalesce: coalesce, Debounce: debounce}); err != nil {
+	if err := c.SetRules("q", PushRules{Push: rules.Push{Payloads: machinePayloads, IDPayload: machineBytes, Coalesce: coalesce, Debounce: debounce}}); err != nil {
 		t.Fatal(err)
 	}
 	c.DB().Scripts = inSmallSteps()
@@ -130,7 +129,7 @@ func newMachine(t *rapid.T, ctx context.Context, c *Client) *machine {
 	m := &machine{ctx: ctx, q: q, claims: make([]*Claim, shards), states: make([]*state, shards)}
 	for i := range shards {
 		model := model.NewShard(machinePayloads, machineBytes)
-		model.Piece, model.PieceBytes = machinePiece, machinePieceBytes
+		model.MaxPiece, model.MaxPieceBytes = machinePiece, machinePieceBytes
 		model.Coalesce, model.Debounce = coalesce, debounce
 		model.Journal = rapid.SampledFrom([]journal.Rule{journal.Default, {Runs: journal.All, Keep: 1000}, {Runs: journal.All, Keep: 3}, {Runs: journal.None, Keep: 1}}).Draw(t, "journal")
 		m.models = append(m.models, model)
@@ -152,14 +151,14 @@ func (m *machine) claim(t *rapid.T, shard int, cause Cause) *Claim {
 		t.Fatal(err)
 	}
 	model := m.models[shard]
-	same(t, "held ids", m.claims[shard].HasHeld(), slices.ContainsFunc(slices.Collect(maps.Keys(model.Scheduled)), model.Held))
+	same(t, "held ids", m.claims[shard].HasHeld(), slices.ContainsFunc(slices.Collect(maps.Keys(model.Scheduled)), model.IsHeld))
 	m.claims[shard].SetJournal(model.Journal)
 	return m.claims[shard]
 }
 
 func (m *machine) of(id string) *modelShard { return m.models[lowkiq.ShardOf(id, m.q.Shards)] }
 
-// step tells all models what time it is.
+// step sets the time of all models.
 func (m *machine) step() {
 	now := time.Now().UnixMicro()
 	for _, model := range m.models {
@@ -174,8 +173,8 @@ func same(t *rapid.T, what string, got, want any) {
 	}
 }
 
-// counted compares a number that is a sum over several scripts. Where each of them comes twice,
-// what the second one did is not counted.
+// counted compares a number that is a sum over several scripts. If each script comes twice, the effects of
+// the second are not counted.
 func (m *machine) counted(t *rapid.T, what string, got, want int) {
 	t.Helper()
 	if m.ctx.Value(twiceKey{}) == nil || got > want {
@@ -195,7 +194,7 @@ func (m *machine) compare(t *rapid.T) {
 		if err != nil {
 			t.Fatalf("shard %d:\n%v", i, err)
 		}
-		c := model.Counts()
+		c := model.CountJobs()
 		total.Ready += c.Ready
 		total.Scheduled += c.Scheduled
 		total.Retry += c.Retry
@@ -214,7 +213,7 @@ func (m *machine) compare(t *rapid.T) {
 	m.compareNews(t)
 }
 
-// compareLag compares each shard's lag with its state, which is that of the model.
+// compareLag compares each shard's lag with its state, which equals the state of the model.
 func (m *machine) compareLag(t *rapid.T) {
 	all, err := ClientOf(m.q).Stats(m.ctx, m.q.All()...)
 	if err != nil {
@@ -229,7 +228,7 @@ func (m *machine) compareLag(t *rapid.T) {
 	}
 }
 
-// oldest is since when the job waits that has waited longest for a handler, 0 if there is none.
+// oldest returns since when the job waits that has waited longest for a handler, 0 if there is none.
 func (st *state) oldest(now int64) (oldest int64) {
 	see := func(job *modelJob) {
 		if since := job.WaitsSince(); since <= now && job.At < HeldAt.UnixMicro() && (oldest == 0 || since < oldest) {
@@ -315,7 +314,7 @@ func (m *machine) push(t *rapid.T) {
 		}
 	}
 	for _, job := range jobs {
-		m.of(job.ID).Forget()
+		m.of(job.ID).ForgetPushes()
 	}
 }
 
@@ -344,7 +343,7 @@ func (m *machine) modelPush(job lowkiq.Push, p modelPayload, full bool, next []m
 	if !job.PerformAt.IsZero() {
 		at = job.PerformAt.UnixMicro()
 	}
-	return m.of(job.ID).Push(job.ID, p, at, full, next...)
+	return m.of(job.ID).PushPayload(job.ID, p, at, full, next...)
 }
 
 func (m *machine) drawShard(t *rapid.T) (int, *modelShard, *Claim) {
@@ -354,11 +353,11 @@ func (m *machine) drawShard(t *rapid.T) (int, *modelShard, *Claim) {
 
 // drawFlying draws ids in flight, sometimes with a wrong flight.
 func drawFlying(t *rapid.T, model *modelShard) (acks []Acks) {
-	if len(model.Flying) == 0 {
+	if len(model.InFlight) == 0 {
 		return nil
 	}
-	for _, id := range rapid.SliceOfN(rapid.SampledFrom(slices.Sorted(maps.Keys(model.Flying))), 0, 3).Draw(t, "flying") {
-		number := model.Flight[id]
+	for _, id := range rapid.SliceOfN(rapid.SampledFrom(slices.Sorted(maps.Keys(model.InFlight))), 0, 3).Draw(t, "flying") {
+		number := model.FlightOf[id]
 		if rapid.IntRange(0, 9).Draw(t, "stale") == 0 {
 			number--
 		}
@@ -371,7 +370,7 @@ func (m *machine) popNext(t *rapid.T) {
 	_, model, claim := m.drawShard(t)
 	req := PopRequest{
 		IDs: rapid.IntRange(1, 4).Draw(t, "most"), Bytes: rapid.SampledFrom([]int{1, 1 << 20}).Draw(t, "bytes"),
-		MaxCrashes: rapid.SampledFrom([]int{0, 2, 3}).Draw(t, "max_crashes"), Slot: rapid.Bool().Draw(t, "slot"),
+		MaxCrashes: rapid.SampledFrom([]int{0, 2, 3}).Draw(t, "max_crashes"), Slot: rapid.Bool().Draw(t, "slot"), NoSuspect: rapid.IntRange(0, 4).Draw(t, "no suspect") == 0,
 		Acks: m.drawAcks(t, model), States: true,
 	}
 	m.step()
@@ -379,20 +378,21 @@ func (m *machine) popNext(t *rapid.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	model.AckAll(req.Acks)
-	ids, state := model.Take(req.IDs, req.Bytes == 1, req.Slot)
+	model.AckJobs(req.Acks)
+	ids, state := model.PopIDs(req.IDs, req.Bytes == 1, req.Slot, !req.NoSuspect)
 	model.MaxCrashes = req.MaxCrashes
-	if len(req.Acks) > 0 && got.Flight == model.Pop+1 && sentAgain.Add(1) <= 20 {
-		model.Pop++
+	if len(req.Acks) > 0 && got.Flight == model.PopNumber+1 && sentAgain.Add(1) <= 20 {
+		model.PopNumber++
 		for _, id := range ids {
-			model.Flight[id] = model.Pop
+			model.FlightOf[id] = model.PopNumber
 		}
 	}
 	samePop(t, model, got, ids, state)
 }
 
-// sentAgain counts pops that were sent again with the acks before them, as a Redis did not know the script of these yet: where the first of the two
-// has taken nothing, the other one has the next number. A Redis learns each script once.
+// sentAgain counts pops that were sent again with their acks, because a Redis did not know the script of
+// the acks yet. If the first pop took nothing, the second has the next number. A Redis learns each script
+// once.
 var sentAgain atomic.Int64
 
 func samePop(t *rapid.T, m *modelShard, got Popped, ids []string, state Quarantine) {
@@ -400,11 +400,11 @@ func samePop(t *rapid.T, m *modelShard, got Popped, ids []string, state Quaranti
 	for _, job := range got.Jobs {
 		popped = append(popped, job.ID)
 		var payloads []string
-		for _, p := range m.Flying[job.ID].InOrder() {
-			payloads = append(payloads, p.Handed())
+		for _, p := range m.InFlight[job.ID].InOrder() {
+			payloads = append(payloads, p.AsHandled())
 		}
 		same(t, "payloads of "+job.ID, fmt.Sprintf("%.30q", dataOf(job.Payloads)), fmt.Sprintf("%.30q", payloads))
-		same(t, "callers of "+job.ID, job.Callers, m.Flying[job.ID].Callers())
+		same(t, "callers of "+job.ID, job.Callers, m.InFlight[job.ID].CountCallers())
 		state := "none"
 		if m.States[job.ID] != nil {
 			state = "is " + m.States[job.ID].Data
@@ -413,19 +413,19 @@ func samePop(t *rapid.T, m *modelShard, got Popped, ids []string, state Quaranti
 	}
 	same(t, "popped", popped, ids)
 	same(t, "quarantine", got.Quarantine, state)
-	same(t, "flight", got.Flight, m.Pop)
+	same(t, "flight", got.Flight, m.PopNumber)
 	same(t, "ready", got.Ready, len(m.Ready))
 	open := map[int64]bool{}
-	for _, number := range m.Flight {
+	for _, number := range m.FlightOf {
 		open[number] = true
 	}
 	slices.Sort(got.Open)
 	same(t, "open", got.Open, slices.Sorted(maps.Keys(open)))
 	next := time.Time{}
-	if due := m.Due(func(*modelJob) bool { return true }); len(due) > 0 {
+	if due := m.DueIDs(func(*modelJob) bool { return true }); len(due) > 0 {
 		next = time.UnixMicro(m.Waiting[due[0]].At)
 	}
-	// Jobs without a place in the model's time yet are compared by the state.
+	// Jobs whose times are still soft are compared by the state.
 	if len(m.Scheduled) > 0 && !m.AnySoft() {
 		same(t, "next", got.Next, next)
 	}
@@ -441,26 +441,26 @@ func dataOf(payloads []lowkiq.Payload) (data []string) {
 // popAgain repeats the last pop, as after a lost answer.
 func (m *machine) popAgain(t *rapid.T) {
 	i, model, claim := m.drawShard(t)
-	if model.Pop == 0 {
+	if model.PopNumber == 0 {
 		return
 	}
 	m.step()
 	again := m.q.Shard(i).Adopt(claim.Instance, claim.Fence)
-	again.Numbered(claim.LastPop() - 1)
+	again.WithLastPop(claim.LastPop() - 1)
 	got, err := again.Pop(m.ctx, PopRequest{IDs: 4, Bytes: 1, MaxCrashes: model.MaxCrashes, States: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	var want []string
-	for id, number := range model.Flight {
-		if number == model.Pop {
+	for id, number := range model.FlightOf {
+		if number == model.PopNumber {
 			want = append(want, id)
 		}
 	}
 	if len(want) == 0 { // it pops on: what the lost answer said, to wait or to pop again, is not known
-		ids, state := model.Take(4, true, false)
+		ids, state := model.PopIDs(4, true, false, true)
 		samePop(t, model, got, ids, state)
-		claim.Numbered(again.LastPop())
+		claim.WithLastPop(again.LastPop())
 		return
 	}
 	slices.Sort(want)
@@ -482,5 +482,5 @@ func (m *machine) ack(t *rapid.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	same(t, "acked", n, model.AckAll(acks))
+	same(t, "acked", n, model.AckJobs(acks))
 }

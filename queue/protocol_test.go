@@ -11,32 +11,32 @@ import (
 	. "github.com/lowkiq/lowkiq/queue"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/redisdb"
+	"github.com/lowkiq/lowkiq/internal/store/redisdb"
 	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/queue/lease"
 )
 
 var protocolTests = []testCase{
-	{"Protocol_PopNumbers", popNumbers},
-	{"Protocol_RepeatedPopAfterAcks", popAfterAcks},
-	{"Protocol_LateAcksTouchNothing", lateAcks},
-	{"Protocol_AckNamesAnIDTwice", ackTwice},
-	{"Protocol_Fenced", fenced},
-	{"Protocol_StaleClaimAndHeld", staleClaim},
-	{"Protocol_LostAnswerToAClaim", adoptClaim},
-	{"Protocol_ExpiredLease", expiredLease},
-	{"Protocol_NoScript", noScript},
-	{"Protocol_PopBounds", popBounds},
+	{"Protocol_PopNumbers", testPopNumbers},
+	{"Protocol_RepeatedPopAfterAcks", testPopAfterAcks},
+	{"Protocol_LateAcksTouchNothing", testLateAcks},
+	{"Protocol_AckNamesAnIDTwice", testAckTwice},
+	{"Protocol_Fenced", testFenced},
+	{"Protocol_StaleClaimAndHeld", testStaleClaim},
+	{"Protocol_LostAnswerToAClaim", testAdoptClaim},
+	{"Protocol_ExpiredLease", testExpiredLease},
+	{"Protocol_NoScript", testNoScript},
+	{"Protocol_PopBounds", testPopBounds},
 }
 
 // popAs sends a pop with a number of the test's choice.
 func (r *rig) popAs(number int64, req PopRequest) (Popped, error) {
 	c := r.s.Adopt(r.claim.Instance, r.claim.Fence)
-	c.Numbered(number - 1)
+	c.WithLastPop(number - 1)
 	return c.Pop(r.ctx, req)
 }
 
-func popNumbers(t *testing.T, b *backend) {
+func testPopNumbers(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.push(job("a", "1"), job("b", "1"), job("c", "1"), job("d", "1"))
 	req := PopRequest{IDs: 2, Bytes: 1 << 20}
@@ -60,7 +60,7 @@ func popNumbers(t *testing.T, b *backend) {
 			r.ack(c.number, c.ack)
 		}
 		p, err := r.popAs(c.number, req)
-		r.no(err)
+		r.noErr(err)
 		slices.Sort(p.Open)
 		slices.SortFunc(p.Jobs, func(x, y lowkiq.Job) int { return int(x.ID[0]) - int(y.ID[0]) })
 		eq(t, fmt.Sprint("pop ", c.number, " after ack of ", c.ack), show(p.Jobs...)+fmt.Sprint(p.Open), c.want+c.open)
@@ -70,12 +70,12 @@ func popNumbers(t *testing.T, b *backend) {
 	}
 	r.push(job("e", "1"))
 	p, err := r.popAs(5, req)
-	r.no(err)
+	r.noErr(err)
 	eq(t, "pop 5", show(p.Jobs...), "e[1]")
 }
 
-// The acks of a repeated pop are no-ops, also for an id that the same pop took again.
-func popAfterAcks(t *testing.T, b *backend) {
+// testPopAfterAcks: the acks of a repeated pop do nothing, also for an id that the same pop took again.
+func testPopAfterAcks(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.push(job("a", "1"))
 	_, flight := r.popOne("a")
@@ -83,15 +83,15 @@ func popAfterAcks(t *testing.T, b *backend) {
 	req := PopRequest{IDs: 2, Bytes: 1 << 20, Acks: []Acks{{Flight: flight, IDs: []string{"a"}}}}
 	for range 3 {
 		p, err := r.popAs(flight+1, req)
-		r.no(err)
+		r.noErr(err)
 		eq(t, "popped", show(p.Jobs...), "a[2]")
 	}
 	stats, err := r.q.Stats(r.ctx)
-	r.no(err)
+	r.noErr(err)
 	eq(t, "processed", stats.Processed, 1)
 }
 
-func lateAcks(t *testing.T, b *backend) {
+func testLateAcks(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.push(job("a", "1"))
 	_, old := r.popOne("a")
@@ -99,10 +99,10 @@ func lateAcks(t *testing.T, b *backend) {
 	_, flight := r.popOne("a")
 	eq(t, "ack of the old flight", r.ack(old, "a"), 0)
 	n, err := r.claim.Nack(r.ctx, Nack{Flight: old, ID: "a", Kind: Retry})
-	r.no(err)
+	r.noErr(err)
 	eq(t, "nack of the old flight", n, 0)
 	n, err = r.claim.Bury(r.ctx, Burial{Flight: old, ID: "a", Policy: Bury})
-	r.no(err)
+	r.noErr(err)
 	eq(t, "bury of the old flight", n, 0)
 	eq(t, "ack of a stranger", r.ack(flight, "b"), 0)
 	eq(t, "still in flight", r.find("a", browse.StateInFlight).Flight, flight)
@@ -111,7 +111,7 @@ func lateAcks(t *testing.T, b *backend) {
 	r.gone("a")
 }
 
-func ackTwice(t *testing.T, b *backend) {
+func testAckTwice(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.push(job("a", "1"), job("b", "1"))
 	p := r.pop(2)
@@ -121,9 +121,9 @@ func ackTwice(t *testing.T, b *backend) {
 	eq(t, "a comes back once", show(r.drain()...), "a[2]")
 }
 
-// fenced: neither an instance that lost its claim may work on the shard, nor one that claimed it
-// anew by its claim of before: late requests of both may still be on their way.
-func fenced(t *testing.T, b *backend) {
+// testFenced: an instance that lost its claim may not work on the shard, and an instance that claimed it
+// anew may not by its earlier claim. Late requests of both may still be on their way.
+func testFenced(t *testing.T, b *backend) {
 	for name, again := range map[string]bool{"another instance": false, "the same instance": true} {
 		t.Run(name, func(t *testing.T) { fencedBy(t, b, again) })
 	}
@@ -136,7 +136,7 @@ func fencedBy(t *testing.T, b *backend, again bool) {
 	old := r.claim
 	if again {
 		_, err := old.Release(r.ctx)
-		r.no(err)
+		r.noErr(err)
 		r.instances-- // it is the same one
 		r.own(Fresh)
 	} else {
@@ -168,29 +168,29 @@ func fencedBy(t *testing.T, b *backend, again bool) {
 	}
 	eq(t, "redis after refused operations", r.dump(), before)
 	_, err := r.claim.Release(r.ctx)
-	r.no(err)
+	r.noErr(err)
 	_, err = r.claim.Ack(r.ctx, Acks{Flight: flight, IDs: []string{"a"}})
 	if !errors.Is(err, lowkiq.ErrFenced) {
 		t.Errorf("ack without an owner: got %v, want %v", err, lowkiq.ErrFenced)
 	}
 }
 
-// dump is everything of the shard and the cluster.
+// dump returns everything that Redis stores of the shard and the cluster.
 func (r *rig) dump() string {
 	r.t.Helper()
 	raw, err := readRaw(r.s, r.ctx)
-	r.no(err)
+	r.noErr(err)
 	registry, err := r.c.DB().ForTests().HGetAll(r.ctx, r.c.DB().Keys.Queues()).Result()
-	r.no(err)
+	r.noErr(err)
 	return fmt.Sprintf("%q %q %q %q %q %q %q %q %q %q %q %v %v %v %v %q %q %v %q %q", raw.jobs.Val(), raw.parked.Val(), raw.morgue.Val(), raw.crashes.Val(),
 		raw.count.Val(), raw.claim.Val(), raw.spillx.Val(), raw.ready.Val(), raw.suspects.Val(), raw.spill.Val(), raw.flight.Val(),
 		raw.due.Val(), raw.retry.Val(), raw.blocked.Val(), raw.dead.Val(), registry, raw.states.Val(), raw.statesx.Val(), raw.progress.Val(), raw.from.Val())
 }
 
-func staleClaim(t *testing.T, b *backend) {
+func testStaleClaim(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	seen, err := r.s.Owner(r.ctx)
-	r.no(err)
+	r.noErr(err)
 	eq(t, "owner", seen, Owner{"n/1", r.claim.Fence})
 	for name, try := range map[string]struct {
 		cause Cause
@@ -207,9 +207,9 @@ func staleClaim(t *testing.T, b *backend) {
 		}
 	}
 	_, err = r.claim.Pop(r.ctx, PopRequest{IDs: 1, Bytes: 1})
-	r.no(err)
+	r.noErr(err)
 	// Fences grow even if Redis lost the counter.
-	r.no(r.c.DB().ForTests().Del(r.ctx, r.s.Keys().Claim).Err())
+	r.noErr(r.c.DB().ForTests().Del(r.ctx, r.s.Keys().Claim).Err())
 	old := r.claim.Fence
 	until(t, "the next millisecond", func() bool { now, err := r.c.Time(r.ctx); return err == nil && now.UnixMilli() > old })
 	r.own(Fresh)
@@ -218,18 +218,18 @@ func staleClaim(t *testing.T, b *backend) {
 	}
 }
 
-// The answer to a claim was lost: its sender reads the owner again and finds itself.
-func adoptClaim(t *testing.T, b *backend) {
+// testAdoptClaim: the answer to a claim was lost. Its sender reads the owner again and finds itself.
+func testAdoptClaim(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.push(job("a", "1"))
 	owner, err := r.s.Owner(r.ctx)
-	r.no(err)
+	r.noErr(err)
 	r.claim = r.s.Adopt(owner.Instance, owner.Fence)
 	_, flight := r.popOne("a")
 	eq(t, "acked", r.ack(flight, "a"), 1)
 }
 
-func expiredLease(t *testing.T, b *backend) {
+func testExpiredLease(t *testing.T, b *backend) {
 	c := b.open(t)
 	ctx := t.Context()
 	held, err := c.Leases().Take(ctx, "n/1", []byte("id"), []byte("v1"), time.Hour)
@@ -275,16 +275,16 @@ func until(t *testing.T, what string, condition func() bool) {
 	}
 }
 
-// Redis forgets the scripts; single calls and pipelines bring them along. All tests
-// that run at the same time feel it.
-func noScript(t *testing.T, b *backend) {
+// testNoScript: Redis forgets the scripts. Single calls and pipelines load them again. Tests that run at
+// the same time are affected.
+func testNoScript(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	forget := func() {
 		t.Helper()
-		r.no(r.c.DB().EachMaster(r.ctx, func(ctx context.Context, master *redisdb.DB) error { return master.ForTests().ScriptFlush(ctx).Err() }))
+		r.noErr(r.c.DB().EachMaster(r.ctx, func(ctx context.Context, master *redisdb.DB) error { return master.ForTests().ScriptFlush(ctx).Err() }))
 	}
 	q, err := r.c.Register(r.ctx, lowkiq.Queue{Name: "wide", Shards: 3})
-	r.no(err)
+	r.noErr(err)
 	many := 10_000
 	if b.mini {
 		many = 5000 // it answers a pipeline as a whole, which must be within the client's patience
@@ -295,14 +295,14 @@ func noScript(t *testing.T, b *backend) {
 	}
 	forget()
 	_, err = q.Push(r.ctx, jobs...) // a pipeline, several scripts of each shard
-	r.no(err)
+	r.noErr(err)
 	forget()
 	stats, err := q.Stats(r.ctx)
-	r.no(err)
+	r.noErr(err)
 	eq(t, "ids", stats.Jobs.Ready, 50)
 	for id := range 50 {
 		found, _, err := browse.Of(q).Job(r.ctx, fmt.Sprint("id", id))
-		r.no(err)
+		r.noErr(err)
 		for i, p := range found.Payloads {
 			if got, want := string(p.Data), fmt.Sprint(id+50*i); got != want {
 				t.Fatalf("payload %d of id%d: got %s, want %s (push order)", i, id, got, want)
@@ -319,7 +319,7 @@ func noScript(t *testing.T, b *backend) {
 	r.own(Self)
 }
 
-func popBounds(t *testing.T, b *backend) {
+func testPopBounds(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.push(job("a", "1"))
 	for _, n := range []int{-1, 0, 1001} {
@@ -332,7 +332,7 @@ func popBounds(t *testing.T, b *backend) {
 	// The size of a pop is bounded, but one job always fits.
 	r.push(job("b", "12345"), job("c", "12345"), job("d", "12345"))
 	p, err := r.claim.Pop(r.ctx, PopRequest{IDs: 10, Bytes: 1})
-	r.no(err)
+	r.noErr(err)
 	eq(t, "popped", show(p.Jobs...), "b[12345]")
 	eq(t, "left", p.Ready, 2)
 	eq(t, "in order", show(r.drain()...), "c[12345] d[12345]")

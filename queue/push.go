@@ -14,18 +14,18 @@ import (
 	"unsafe"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/envelope"
-	"github.com/lowkiq/lowkiq/internal/packed"
-	"github.com/lowkiq/lowkiq/internal/redisdb"
+	"github.com/lowkiq/lowkiq/internal/store/envelope"
+	"github.com/lowkiq/lowkiq/internal/store/packed"
+	"github.com/lowkiq/lowkiq/internal/store/redisdb"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
-// Result is the answer to one pushed job.
+// Result is the answer to a pushed job. A job without an error is stored.
 type Result struct {
-	// Merged: an equal payload of the id was waiting already; they are one.
+	// Merged reports that an equal payload of the id was waiting already, and the job was merged with it.
 	Merged bool
-	// Err: the job was refused, or not sent (ErrUnsent), or it is unknown whether it was
-	// stored. Pushing it again is safe.
+	// Err says why the job is not stored: it was refused, or not sent (ErrUnsent). It may also say that
+	// Redis did not answer and that the job may be stored. Pushing it again is safe.
 	Err error
 }
 
@@ -38,81 +38,83 @@ var (
 	ErrTooManyPayloads = errors.New("too many payloads wait for this id")
 	ErrTooManyBytes    = envelope.ErrTooManyBytes
 	ErrReplyTo         = envelope.ErrReplyTo
-	ErrDamaged         = packed.ErrDamaged // what waits for this id cannot be read
+	ErrDamaged         = packed.ErrDamaged // the waiting payloads of this id cannot be read
 )
 
-// ErrUnsent: the job is not stored, as an earlier part of the same push to its shard failed, or an
-// earlier payload of its id was refused for what waits there. The error wraps that failure. Push
-// again with what failed, in the same order: then each id's payloads are stored in push order.
+// ErrUnsent means that the job is not stored because an earlier part of the same push to its shard
+// failed, or because an earlier payload of its id was refused. The error wraps that failure. Push the
+// failed jobs again in the same order, so that each id's payloads are stored in push order.
 var ErrUnsent = errors.New("not sent, as an earlier part of the push failed")
 
-// unsentError is ErrUnsent with its cause.
+// unsentError is ErrUnsent with the failure that caused it.
 type unsentError struct{ cause error }
 
 func (e *unsentError) Error() string        { return fmt.Sprintf("%v: %v", ErrUnsent, e.cause) }
 func (e *unsentError) Unwrap() error        { return e.cause }
 func (e *unsentError) Is(target error) bool { return target == ErrUnsent }
 
-// Sizes of one script: Redis runs it alone, so it must stay short; Lua's unpack takes
-// some 7,000 values.
+// Bounds of a push. Redis runs nothing else during a script, so a script must be short. A script also
+// has few arguments, because Lua's unpack takes only some 7,000 values.
 const (
-	chunkJobs  = 1000
-	chunkBytes = 1 << 20
-	waveBytes  = 8 << 20 // one pipeline
-	fewJobs    = 64      // pushes of up to this many share scripts with others
+	maxChunkJobs  = 1000    // jobs of a script
+	maxChunkBytes = 1 << 20 // payload bytes of a script, unless a payload alone is larger
+	maxWaveBytes  = 8 << 20 // argument bytes of a full pipeline
+	maxSharedJobs = 64      // jobs of a push that may share its scripts with other pushes
 )
 
-// Push stores jobs. It returns an answer per job, and as error the first of theirs. What one script
-// stores is atomic: up to 1,000 jobs of a shard, or 1 MiB, fewer where much waits for their ids.
-// After an error each answer says what happened. Any number of jobs may be pushed at once; they go
-// to Redis in bulk, and small pushes of concurrent callers share scripts.
+// Push stores jobs. It returns a result per job, and the first of their errors. A script stores its
+// jobs atomically: up to 1,000 jobs of a shard, or 1 MiB, and fewer if many payloads wait for their
+// ids. After an error each result tells what happened to its job. Any number of jobs may be pushed at
+// once. They go to Redis in bulk, and small pushes of concurrent callers share scripts.
 //
-// An id's payloads keep push order also where a push fails in part and is repeated, as a whole or
-// with the jobs that failed, until it succeeds: after a failure the later jobs of the same shard
-// are not sent (ErrUnsent). After a payload was refused as too much waits for its id, no later one
-// of that id is stored (ErrUnsent, too), but for those that are equal to one that waits.
+// An id's payloads keep push order even if a push fails in part. The caller repeats the push, or only its
+// failed jobs, until it succeeds. So that the order holds, Push does not send the later jobs of a shard
+// after a failure (ErrUnsent). If Redis refuses a payload, Push stores no later payload of that id either
+// (also ErrUnsent). The script that refuses the payload may still merge later equal payloads.
 //
-// At least once: a push whose answer was lost may have been stored. Pushing again is
-// safe, as an equal payload that still waits is merged. When ctx ends, Push returns: what
-// was sent and not answered has an error that says so. The payloads' bytes may then still
-// be read for as long as Config.Timeout: do not reuse their memory.
+// Push stores a job at least once. If the answer is lost, the job may have been stored. It is safe to
+// push it again, because a payload that equals a waiting payload is merged. When ctx ends, Push
+// returns, and jobs without an answer have an error that says so. The payloads' bytes may then still
+// be read for up to Config.Timeout, so their memory must not be reused.
 func (q *Queue) Push(ctx context.Context, jobs ...lowkiq.Push) ([]Result, error) {
-	q.look(ctx)
-	return (*q.push.Load())(ctx, jobs)
+	q.refreshEntry(ctx)                // codec and limits may have changed in the registry
+	return (*q.push.Load())(ctx, jobs) // middlewares and codec, then storeJobs; see applyRules
 }
 
-// store is the end of a push's way.
-func (q *Queue) store(ctx context.Context, jobs []lowkiq.Push) ([]Result, error) {
+// storeJobs is the last step of a push, after middlewares and codec. A small push joins the pushes of other
+// callers. A large push has scripts of its own. If ctx can end, these scripts run in another goroutine, so
+// that the caller need not wait for them.
+func (q *Queue) storeJobs(ctx context.Context, jobs []lowkiq.Push) ([]Result, error) {
 	for i := range jobs {
-		if jobs[i].ReplyTo != "" {
-			q.calledAs(ctx, jobs[i:])
+		if jobs[i].ReplyTo != "" { // a caller waits for the end of this job
+			q.updateCallIDs(ctx, jobs[i:])
 			break
 		}
 	}
-	jobs = envelope.All(jobs)
-	if len(jobs) <= fewJobs {
+	jobs = envelope.All(jobs) // payloads as Redis stores them, with headers and callers
+	if len(jobs) <= maxSharedJobs {
 		return q.commit.push(ctx, jobs)
 	}
 	results := make([]Result, len(jobs))
 	if ctx.Done() == nil {
-		q.write(ctx, jobs, results)
+		q.writeJobs(ctx, jobs, results)
 		return results, firstError(results)
 	}
 	written := make(chan struct{})
 	go func() {
 		defer close(written)
-		q.write(ctx, jobs, results)
+		q.writeJobs(ctx, jobs, results)
 	}()
 	select {
 	case <-written:
 		return results, firstError(results)
 	case <-ctx.Done():
 	}
-	select { // what is stored is worth a moment
+	select { // wait a moment for results of jobs that are stored
 	case <-written:
 		return results, firstError(results)
-	case <-time.After(lastAnswer):
-		return unanswered(ctx, jobs)
+	case <-time.After(lateAnswerWait):
+		return unansweredResults(ctx, jobs)
 	}
 }
 
@@ -125,6 +127,7 @@ func (c *Client) Push(ctx context.Context, queue string, jobs ...lowkiq.Push) ([
 	return q.Push(ctx, jobs...)
 }
 
+// firstError returns the first error of the jobs, nil if there is none.
 func firstError(results []Result) error {
 	for i := range results {
 		if results[i].Err != nil {
@@ -134,73 +137,81 @@ func firstError(results []Result) error {
 	return nil
 }
 
-// chunk is one script's share of a push: jobs of one shard, in push order.
+// chunk is the part of a push that a script stores: jobs of one shard, in push order.
 type chunk struct {
-	redisdb.Call
-	shard int
-	jobs  []int32 // places in the push
-	next  *chunk  // the shard's next one: sent once this one is stored
-	// coalesces is the first argument of lua/coalesce.lua; "": it is push.lua that stores it.
-	coalesces string
-	full      map[string]error // why a payload of an id was refused, in this chunk or one before it; mostly nil
+	redisdb.Call         // of lua/push.lua or lua/coalesce.lua, with its reply
+	shard        int     // index of the shard
+	jobs         []int32 // indexes in the push
+	next         *chunk  // the shard's next chunk, sent once this chunk is stored
+	// coalesceArg is the first argument of lua/coalesce.lua, "" if lua/push.lua stores the chunk.
+	coalesceArg string
+	// refusals says, by id, why a payload was refused in this chunk or an earlier chunk of the shard.
+	// It is nil in most pushes.
+	refusals map[string]error
 }
 
-// headArgs is how many arguments of lua/push.lua come before the jobs.
+// headArgs is the number of arguments of lua/push.lua before the jobs.
 const headArgs = 4
 
-// write sends jobs to Redis in pipelines of scripts and fills in the results. A chunk is
-// sent when the one before it of its shard is stored, and not at all if that one failed:
-// otherwise a push that is repeated until it succeeds would put payloads before earlier
-// ones of the same id (I3).
-func (q *Queue) write(ctx context.Context, jobs []lowkiq.Push, results []Result) {
-	wave, rest := q.nextWave(q.pushEach(ctx, q.cut(jobs, results), jobs, results), jobs)
+// writeJobs sends jobs to Redis and fills in the results. It cuts the jobs into chunks by shard and
+// sends the chunks in waves. A wave is a pipeline with at most one chunk of each shard. While Redis works
+// on a wave, the arguments of the next wave are built.
+//
+// An id's payloads must be stored in push order, also if the caller repeats a failed push (promise I3 of
+// docs/design.md). Therefore a chunk is sent only after the shard's chunk before it is stored, and never if
+// that chunk failed. Suppose the first chunk failed and the second were stored. A repeated push would then
+// store the payloads of the first chunk behind later payloads of the same ids.
+func (q *Queue) writeJobs(ctx context.Context, jobs []lowkiq.Push, results []Result) {
+	chunks := q.pushSmallChunks(ctx, q.cutChunks(jobs, results), jobs, results)
+	wave, rest := q.nextWave(chunks, jobs)
 	for len(wave) > 0 {
-		behind := rest
+		behind := rest // chunks that may go after this wave
 		for _, ch := range wave {
 			if ch.next != nil {
 				behind = append(behind, ch.next)
 			}
 		}
-		answered := q.send(ctx, wave, len(behind) > 0)
+		answered := q.sendWave(ctx, wave, len(behind) > 0)
 		next, after := q.nextWave(behind, jobs) // while Redis works
 		answered()
 		for _, ch := range wave {
-			q.finish(ctx, ch, jobs, results)
+			q.finishChunk(ctx, ch, jobs, results)
 			switch {
 			case ch.Err != nil:
-				ch.next.unsent(ch.Err, results)
-			case ch.full != nil && ch.next != nil:
-				q.withhold(ch.next, ch.full, jobs, results)
+				ch.next.markUnsent(ch.Err, results)
+			case ch.refusals != nil && ch.next != nil:
+				q.withholdFromChunk(ch.next, ch.refusals, jobs, results)
 			}
 			ch.Args = nil
 		}
+		// Chunks of the next wave may have been marked as unsent, or have lost all jobs.
 		done := func(ch *chunk) bool { return ch.Err != nil || len(ch.jobs) == 0 }
 		wave, rest = slices.DeleteFunc(next, done), slices.DeleteFunc(after, done)
 		if len(wave) == 0 {
 			wave, rest = q.nextWave(rest, jobs)
 		}
 	}
-	q.count(results)
+	q.countStored(results)
 }
 
-// nextWave fills as many chunks as one pipeline takes, and returns them and the rest.
+// nextWave builds the arguments of as many chunks as a pipeline takes. It returns these chunks and the rest.
 func (q *Queue) nextWave(chunks []*chunk, jobs []lowkiq.Push) (wave, rest []*chunk) {
 	n, size := 0, 0
-	for n < len(chunks) && size < waveBytes {
-		size += q.fill(chunks[n], jobs)
+	for n < len(chunks) && size < maxWaveBytes {
+		size += q.fillArgs(chunks[n], jobs)
 		n++
 	}
 	return chunks[:n:n], chunks[n:]
 }
 
-// send sends a wave, beside the caller if that has something to do meanwhile. The answers
-// are there when answered returns.
-func (q *Queue) send(ctx context.Context, wave []*chunk, beside bool) (answered func()) {
+// sendWave sends a wave, in another goroutine if async is true. The replies are there once answered has
+// returned.
+func (q *Queue) sendWave(ctx context.Context, wave []*chunk, async bool) (answered func()) {
 	calls := make([]*redisdb.Call, len(wave))
 	for i, ch := range wave {
 		calls[i] = &ch.Call
 	}
-	if !beside {
+	if !async {
 		q.registry.db.RunAll(ctx, calls)
 		return func() {}
 	}
@@ -212,44 +223,46 @@ func (q *Queue) send(ctx context.Context, wave []*chunk, beside bool) (answered 
 	return func() { <-done }
 }
 
-// again repeats a chunk that was refused for the mark of a deletion which was given up.
-func (q *Queue) again(ctx context.Context, ch *chunk) {
-	ch.Err = refusal(ch.Err)
+// retryIfUnmarked handles a chunk that its shard refused because of a deletion mark. If the deletion was
+// given up, it removes the mark and runs the script again. Otherwise the error says that the queue is deleted.
+func (q *Queue) retryIfUnmarked(ctx context.Context, ch *chunk) {
+	ch.Err = readRefusal(ch.Err)
 	if mark := (*markError)(nil); !errors.As(ch.Err, &mark) {
 		return
 	}
-	if ch.Err = q.shards[ch.shard].removed(ctx, ch.Err); ch.Err == nil {
-		ch.Reply, ch.Err = run(ctx, q.registry.db, ch.Script, ch.Keys, ch.Args...)
+	if ch.Err = q.shards[ch.shard].clearMark(ctx, ch.Err); ch.Err == nil {
+		ch.Reply, ch.Err = runScript(ctx, q.registry.db, ch.Script, ch.Keys, ch.Args...)
 	}
 }
 
-// finish reads the answer to a chunk. A script does only so much: where it left jobs out, they are
-// sent in scripts of as many as it did, one after the other (I3).
-func (q *Queue) finish(ctx context.Context, ch *chunk, jobs []lowkiq.Push, results []Result) {
+// finishChunk reads the answer to a chunk into the results. A script bounds its work and may leave out the
+// last jobs. finishChunk sends these itself, in scripts of as many jobs as the script before has answered,
+// one after the other, so that they keep their order (I3).
+func (q *Queue) finishChunk(ctx context.Context, ch *chunk, jobs []lowkiq.Push, results []Result) {
 	for rest := ch.jobs; ; {
-		q.again(ctx, ch)
-		n := q.answer(ch, jobs, results)
+		q.retryIfUnmarked(ctx, ch)
+		n := q.readAnswer(ch, jobs, results)
 		rest = rest[n:]
 		if ch.Err != nil {
-			(&chunk{jobs: rest}).unsent(ch.Err, results)
+			(&chunk{jobs: rest}).markUnsent(ch.Err, results)
 			return
 		}
-		if ch.full != nil {
-			rest = withheld(rest, ch.full, jobs, results)
+		if ch.refusals != nil { // the next script does not know the refusals; see withholdFromChunk
+			rest = withholdJobs(rest, ch.refusals, jobs, results)
 		}
 		if len(rest) == 0 {
 			return
 		}
 		ch.jobs, ch.Args = rest[:min(n, len(rest))], ch.Args[:headArgs]
-		q.fill(ch, jobs)
+		q.fillArgs(ch, jobs)
 		q.registry.db.RunAll(ctx, []*redisdb.Call{&ch.Call})
 	}
 }
 
-// withheld answers the jobs of full ids, which are not sent, and returns the others.
-func withheld(places []int32, full map[string]error, jobs []lowkiq.Push, results []Result) []int32 {
-	return slices.DeleteFunc(slices.Clone(places), func(i int32) bool {
-		cause := full[jobs[i].ID]
+// withholdJobs returns the jobs without those of refused ids. Their results get an ErrUnsent.
+func withholdJobs(indexes []int32, refusals map[string]error, jobs []lowkiq.Push, results []Result) []int32 {
+	return slices.DeleteFunc(slices.Clone(indexes), func(i int32) bool {
+		cause := refusals[jobs[i].ID]
 		if cause != nil {
 			results[i].Err = &unsentError{cause}
 		}
@@ -257,8 +270,8 @@ func withheld(places []int32, full map[string]error, jobs []lowkiq.Push, results
 	})
 }
 
-// unsent answers the jobs of a chunk and of those behind it, which are not sent.
-func (ch *chunk) unsent(cause error, results []Result) {
+// markUnsent gives an ErrUnsent to all jobs of a chunk and of the chunks behind it. ch may be nil.
+func (ch *chunk) markUnsent(cause error, results []Result) {
 	for ; ch != nil; ch = ch.next {
 		ch.Err = &unsentError{cause}
 		for _, i := range ch.jobs {
@@ -267,27 +280,31 @@ func (ch *chunk) unsent(cause error, results []Result) {
 	}
 }
 
-// withhold takes the jobs of full ids out of a chunk that is not sent yet. A worker may have made
-// room since, and what is pushed again would come behind them. A chunk that has none left takes
-// those of the next.
-func (q *Queue) withhold(ch *chunk, full map[string]error, jobs []lowkiq.Push, results []Result) {
+// withholdFromChunk removes the jobs of refused ids from a chunk that is not sent yet. A worker may have
+// made room for these ids since. Redis would then store the later payloads, and a refused payload that the
+// caller pushes again would come behind them (I3). A chunk that has no jobs left takes the jobs of the
+// next chunk.
+func (q *Queue) withholdFromChunk(ch *chunk, refusals map[string]error, jobs []lowkiq.Push, results []Result) {
 	before := ch.jobs
-	ch.full = full
+	ch.refusals = refusals
 	for {
-		ch.jobs = withheld(ch.jobs, full, jobs, results)
+		ch.jobs = withholdJobs(ch.jobs, refusals, jobs, results)
 		if len(ch.jobs) > 0 || ch.next == nil {
 			break
 		}
 		ch.jobs, ch.next = ch.next.jobs, ch.next.next
 	}
-	if written := len(ch.Args) > headArgs; written && len(ch.jobs) > 0 && !slices.Equal(ch.jobs, before) {
+	// If the next wave holds the chunk, its arguments are built already, with the removed jobs. They must be
+	// built again.
+	if built := len(ch.Args) > headArgs; built && len(ch.jobs) > 0 && !slices.Equal(ch.jobs, before) {
 		ch.Args = ch.Args[:headArgs]
-		q.fill(ch, jobs)
+		q.fillArgs(ch, jobs)
 	}
 }
 
-// coalesces is the first argument of lua/coalesce.lua for pushes by rules; "" if they go by lua/push.lua.
-func (r *PushRules) coalesces() string {
+// coalesceArg returns the first argument of lua/coalesce.lua. That script stores a push if the rules let the
+// push replace or delay waiting payloads. Otherwise coalesceArg returns "", and lua/push.lua stores the push.
+func (r *PushRules) coalesceArg() string {
 	kind, d := cmp.Or(r.Coalesce, rules.CoalesceAll), r.Debounce
 	if kind == rules.CoalesceAll && d.Quiet <= 0 {
 		return ""
@@ -295,12 +312,12 @@ func (r *PushRules) coalesces() string {
 	return fmt.Sprintf("m %s %d %d", kind, max(0, d.Quiet.Microseconds()), max(0, d.Most.Microseconds()))
 }
 
-// cut sorts jobs into chunks by shard, refusing the bad ones, and returns the first chunk
-// of each shard.
-func (q *Queue) cut(jobs []lowkiq.Push, results []Result) []*chunk {
+// cutChunks sorts jobs into chunks by shard and refuses invalid jobs. It returns the first chunk of each
+// shard. The others follow by their field next.
+func (q *Queue) cutChunks(jobs []lowkiq.Push, results []Result) []*chunk {
 	by := q.rules.Load()
-	coalesces := by.coalesces()
-	open := make(map[int]*chunk, min(len(jobs), q.Shards))
+	coalesceArg := by.coalesceArg()
+	open := make(map[int]*chunk, min(len(jobs), q.Shards)) // the last chunk of each shard
 	sizes := make(map[*chunk]int, len(open))
 	var first []*chunk
 	for i := range jobs {
@@ -311,12 +328,12 @@ func (q *Queue) cut(jobs []lowkiq.Push, results []Result) []*chunk {
 		}
 		shard := lowkiq.ShardOf(job.ID, q.Shards)
 		ch := open[shard]
-		if ch == nil || len(ch.jobs) == chunkJobs || sizes[ch]+len(job.Payload) > chunkBytes {
+		if ch == nil || len(ch.jobs) == maxChunkJobs || sizes[ch]+len(job.Payload) > maxChunkBytes {
 			before := ch
 			ch = &chunk{shard: shard, Call: redisdb.Call{Script: q.registry.db.Scripts.Push, Keys: q.shards[shard].push}}
 			ch.Args = []any{nil, nil, nil, q.shards[shard].keys.Wake}
-			if coalesces != "" {
-				ch.coalesces, ch.Script = coalesces, q.registry.db.Scripts.Coalesce
+			if coalesceArg != "" {
+				ch.coalesceArg, ch.Script = coalesceArg, q.registry.db.Scripts.Coalesce
 				ch.Keys = q.shards[shard].keys.For(ch.Script)
 			}
 			open[shard] = ch
@@ -332,21 +349,22 @@ func (q *Queue) cut(jobs []lowkiq.Push, results []Result) []*chunk {
 	return first
 }
 
-// fill writes the script's arguments and returns their size in bytes.
-func (q *Queue) fill(ch *chunk, jobs []lowkiq.Push) (size int) {
-	form, by := ch.coalesces, q.rules.Load()
-	if form == "" {
-		form = formOf(ch.jobs, jobs)
+// fillArgs appends the script's arguments for the jobs of a chunk and returns their size in bytes.
+// lua/push.lua describes them.
+func (q *Queue) fillArgs(ch *chunk, jobs []lowkiq.Push) (size int) {
+	mode, by := ch.coalesceArg, q.rules.Load()
+	if mode == "" {
+		mode = pushMode(ch.jobs, jobs)
 	}
-	ch.Args[0], ch.Args[1], ch.Args[2] = form, by.Payloads, by.IDPayload
-	if form[0] == 'm' {
-		return q.fillAny(ch, jobs)
+	ch.Args[0], ch.Args[1], ch.Args[2] = mode, by.Payloads, by.IDPayload
+	if mode[0] == 'm' {
+		return q.fillMixedArgs(ch, jobs)
 	}
 	for _, i := range ch.jobs {
 		size += len(jobs[i].ID) + len(jobs[i].Payload) + 8
 	}
-	// One buffer and one slice of strings for the whole script; go-redis takes
-	// pointers to strings, so nothing is boxed.
+	// The whole script shares a buffer and a slice of strings. go-redis takes pointers
+	// to strings, so no string is boxed.
 	buf := make([]byte, 0, size)
 	words := make([]string, 2*len(ch.jobs))
 	args := make([]any, len(ch.Args), len(ch.Args)+len(words))
@@ -354,8 +372,8 @@ func (q *Queue) fill(ch *chunk, jobs []lowkiq.Push) (size int) {
 	for k, i := range ch.jobs {
 		job := &jobs[i]
 		start := len(buf)
-		if form == "a" {
-			buf = append(buf, byte(k>>8), byte(k))
+		if mode == "a" {
+			buf = append(buf, byte(k>>8), byte(k)) // the place in this script, for the score
 		} else {
 			buf = binary.BigEndian.AppendUint64(buf, math.Float64bits(*job.Score))
 		}
@@ -367,8 +385,9 @@ func (q *Queue) fill(ch *chunk, jobs []lowkiq.Push) (size int) {
 	return size
 }
 
-// fillAny is fill for jobs with a due time, or some with and some without a score.
-func (q *Queue) fillAny(ch *chunk, jobs []lowkiq.Push) (size int) {
+// fillMixedArgs is fillArgs in mode m, and for lua/coalesce.lua. Each job has a score and a due time, which
+// may be empty.
+func (q *Queue) fillMixedArgs(ch *chunk, jobs []lowkiq.Push) (size int) {
 	for _, i := range ch.jobs {
 		job := &jobs[i]
 		score, at := "", ""
@@ -384,16 +403,17 @@ func (q *Queue) fillAny(ch *chunk, jobs []lowkiq.Push) (size int) {
 	return size
 }
 
-// largePayload is the longest payload of a record of form a or e, bytes.
+// largePayload is the maximum size in bytes of a payload in a record of form a or e.
 const largePayload = 16 << 10
 
-// formOf chooses the mode of lua/push.lua: a if no job says more than id and payload, e if every
-// job has a score, m otherwise. Ids that come again go by m, which reads each record once. Large
-// payloads go by m, which keeps them out of the records that a pop reads before it knows how large
-// they are.
-func formOf(places []int32, jobs []lowkiq.Push) string {
+// pushMode chooses the mode of lua/push.lua. In mode a no job has a score, in mode e every job has a score,
+// and no job has a due time. Mode m takes every mixture, at a higher cost.
+//
+// Mode m also serves repeated ids, because it reads each record once. It also takes large payloads, because
+// it keeps them out of the records. A pop reads records before it knows their size.
+func pushMode(indexes []int32, jobs []lowkiq.Push) string {
 	scores := 0
-	for _, i := range places {
+	for _, i := range indexes {
 		if !jobs[i].PerformAt.IsZero() || len(jobs[i].Payload) > largePayload {
 			return "m"
 		}
@@ -401,31 +421,32 @@ func formOf(places []int32, jobs []lowkiq.Push) string {
 			scores++
 		}
 	}
-	if len(places) > fewRepeats && repeatsID(places, jobs) {
+	if len(indexes) > maxRepeats && repeatsID(indexes, jobs) {
 		return "m"
 	}
 	switch scores {
 	case 0:
 		return "a"
-	case len(places):
+	case len(indexes):
 		return "e"
 	}
 	return "m"
 }
 
-// fewRepeats jobs may repeat an id without harm: so many records are read at once.
-const fewRepeats = 8
+// A chunk of more than maxRepeats jobs uses mode m if an id comes twice. In modes a and e lua/push.lua
+// reads the record of the id for each of its payloads.
+const maxRepeats = 8
 
-// repeatsID says whether an id comes more than once, in a table of hashes with open addressing:
-// bulk pushes are many, and a map would cost more.
-func repeatsID(places []int32, jobs []lowkiq.Push) bool {
+// repeatsID reports whether an id comes more than once. It uses a hash table with open addressing,
+// because bulk pushes are frequent and a map costs more.
+func repeatsID(indexes []int32, jobs []lowkiq.Push) bool {
 	seed := maphash.MakeSeed()
-	var table [4096]uint16 // 1 + index in places, of which there are at most chunkJobs
-	for k, i := range places {
+	var table [4096]uint16 // 1 + position in indexes, which has at most maxChunkJobs elements; 0 is an empty slot
+	for k, i := range indexes {
 		id := jobs[i].ID
 		slot := maphash.String(seed, id) % uint64(len(table))
 		for ; table[slot] != 0; slot = (slot + 1) % uint64(len(table)) {
-			if jobs[places[table[slot]-1]].ID == id {
+			if jobs[indexes[table[slot]-1]].ID == id {
 				return true
 			}
 		}
@@ -434,15 +455,17 @@ func repeatsID(places []int32, jobs []lowkiq.Push) bool {
 	return false
 }
 
-// answer reads the script's answer into the results, and says of how many of the chunk's jobs it
-// was.
-func (q *Queue) answer(ch *chunk, jobs []lowkiq.Push, results []Result) int {
+// readAnswer reads the script's answer into the results. It returns the number of the chunk's jobs that the
+// answer covers. The script answers with a number if it stored all jobs as new ids, else with a character
+// per job, for as many jobs as it came to: 0 stored, 1 merged, 2 to 4 refused, 5 not stored because
+// an earlier payload of the id was refused.
+func (q *Queue) readAnswer(ch *chunk, jobs []lowkiq.Push, results []Result) int {
 	codes, each := ch.Reply.(string)
 	_, all := ch.Reply.(int64)
 	if ch.Err == nil && !all && (!each || codes == "" || len(codes) > len(ch.jobs)) {
 		ch.Err = fmt.Errorf("push answered %.50v for %d jobs", ch.Reply, len(ch.jobs))
 	}
-	if errors.Is(ch.Err, context.Canceled) || errors.Is(ch.Err, context.DeadlineExceeded) {
+	if errors.Is(ch.Err, context.Canceled) || errors.Is(ch.Err, context.DeadlineExceeded) { // the script may have run
 		ch.Err = unknownOutcome(ch.Err)
 	}
 	answered := ch.jobs
@@ -453,20 +476,21 @@ func (q *Queue) answer(ch *chunk, jobs []lowkiq.Push, results []Result) int {
 		switch {
 		case ch.Err != nil:
 			results[i].Err = ch.Err
-		case codes == "" || codes[k] == '0':
+		case all || codes[k] == '0':
 		case codes[k] == '1':
 			results[i].Merged = true
 		case codes[k] == '5':
-			results[i].Err = &unsentError{ch.full[jobs[i].ID]}
+			results[i].Err = &unsentError{ch.refusals[jobs[i].ID]}
 		default:
-			results[i].Err = ch.refused(codes[k], jobs[i].ID)
+			results[i].Err = ch.recordRefusal(codes[k], jobs[i].ID)
 		}
 	}
 	return len(answered)
 }
 
-// refused is the error of a job's code, and the reason why later chunks hold the id's jobs back.
-func (ch *chunk) refused(code byte, id string) error {
+// recordRefusal returns the error for a job's code. It records the error, so that no later payload of the
+// id is sent.
+func (ch *chunk) recordRefusal(code byte, id string) error {
 	err := fmt.Errorf("job %q: push answered %q", id, code)
 	switch code {
 	case '2':
@@ -474,13 +498,13 @@ func (ch *chunk) refused(code byte, id string) error {
 	case '3':
 		err = fmt.Errorf("job %q: %w: %d is the limit", id, ErrTooManyBytes, ch.Args[2])
 	case '4':
-		err = fmt.Errorf("job %q: %w, of what waits for it: check --repair moves it aside", id, packed.ErrDamaged)
+		err = fmt.Errorf("job %q: %w, in its waiting record; check --repair moves the record aside", id, packed.ErrDamaged)
 	}
-	if ch.full == nil {
-		ch.full = map[string]error{}
+	if ch.refusals == nil {
+		ch.refusals = map[string]error{}
 	}
-	if ch.full[id] == nil {
-		ch.full[id] = err
+	if ch.refusals[id] == nil {
+		ch.refusals[id] = err
 	}
 	return err
 }

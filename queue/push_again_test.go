@@ -11,6 +11,7 @@ import (
 
 	. "github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/rules"
 
 	"github.com/redis/go-redis/v9"
 
@@ -18,14 +19,14 @@ import (
 )
 
 var pushAgainTests = []testCase{
-	{"PushAgain_KeepsOrder", pushAgainKeepsOrder},
-	{"PushAgain_SaysWhatWasNotSent", pushAgainSays},
-	{"PushAgain_FullIDKeepsOrder", pushAgainFull},
-	{"PushAgain_FullIDAcrossScripts", pushAgainFullAcross},
+	{"PushAgain_KeepsOrder", testPushAgainKeepsOrder},
+	{"PushAgain_NamesUnsentJobs", testPushAgainNamesUnsentJobs},
+	{"PushAgain_FullIDKeepsOrder", testPushAgainFull},
+	{"PushAgain_FullIDAcrossScripts", testPushAgainFullAcross},
 }
 
-// loser loses one push script, or the answer to it, and leaves what else is in a pipeline alone: so
-// it is with a chunk that Redis refuses, and with one whose slot moves.
+// loser loses one push script, or its answer, and lets the rest of a pipeline pass. This is like a chunk
+// that Redis refuses, or a chunk whose slot moves.
 type loser struct {
 	mu     sync.Mutex
 	sent   int  // push scripts so far
@@ -33,7 +34,7 @@ type loser struct {
 	answer bool // it is executed
 }
 
-// meets counts the push scripts of a request and returns the one to lose.
+// meets counts the push scripts of a request and returns the command to lose.
 func (l *loser) meets(cmds ...redis.Cmder) redis.Cmder {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -91,9 +92,9 @@ func (l *loser) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proces
 	}
 }
 
-// pushAgainKeepsOrder: any one request of a bulk push is lost, and the push repeated until it
-// succeeds, while a worker takes what is there. Payloads are handled in push order (I3).
-func pushAgainKeepsOrder(t *testing.T, b *backend) {
+// testPushAgainKeepsOrder: any one request of a bulk push is lost, and the push is repeated until it
+// succeeds, while a worker takes the stored jobs. Payloads are handled in push order (I3).
+func testPushAgainKeepsOrder(t *testing.T, b *backend) {
 	if b.mini {
 		t.Skip("its scripts are the same, and slow")
 	}
@@ -104,7 +105,7 @@ func pushAgainKeepsOrder(t *testing.T, b *backend) {
 	}
 	var l loser
 	r := newRig(t, b)
-	r.no(r.c.DB().Load(r.ctx)) // or the first request comes twice
+	r.noErr(r.c.DB().Load(r.ctx)) // or the first request comes twice
 	r.c.DB().ForTests().AddHook(&l)
 	r.push(jobs...)
 	requests := l.sent
@@ -132,7 +133,8 @@ func pushAgainKeepsOrder(t *testing.T, b *backend) {
 	}
 }
 
-// checkOrder: each of n payloads was handled, and none for the first time before an earlier one.
+// checkOrder checks that each of n payloads was handled, and none for the first time before an earlier
+// payload.
 func checkOrder(t *testing.T, n int, handled []lowkiq.Job) {
 	t.Helper()
 	next := 0
@@ -149,9 +151,9 @@ func checkOrder(t *testing.T, n int, handled []lowkiq.Job) {
 	eq(t, "payloads handled", next, n)
 }
 
-// pushAgainSays: what was not sent is told from what may be stored, other shards are stored, and
-// the jobs that failed may be pushed again alone.
-func pushAgainSays(t *testing.T, b *backend) {
+// testPushAgainNamesUnsentJobs: results distinguish jobs that were not sent from jobs that may be stored. The jobs of
+// other shards are stored, and the failed jobs may be pushed again alone.
+func testPushAgainNamesUnsentJobs(t *testing.T, b *backend) {
 	c := b.open(t)
 	q := newQueue(t, c, 2)
 	hot := [2]string{}
@@ -196,11 +198,11 @@ func pushAgainSays(t *testing.T, b *backend) {
 	}
 }
 
-// pushAgainFull: no payload passes one that was refused because too much waits for its id, and none
-// of another id is held back.
-func pushAgainFull(t *testing.T, b *backend) {
+// testPushAgainFull: no payload overtakes a payload that was refused because too many wait for its id, and
+// no payload of another id is held back.
+func testPushAgainFull(t *testing.T, b *backend) {
 	r := newRig(t, b)
-	r.no(r.c.SetRules("q", PushRules{Payloads: 10, IDPayload: 20}))
+	r.noErr(r.c.SetRules("q", PushRules{Push: rules.Push{Payloads: 10, IDPayload: 20}}))
 	at := func(id, payload string) lowkiq.Push { return job(id, payload, score(1)) }
 	r.push(at("a", "1234567890"))
 	jobs := []lowkiq.Push{at("a", "2 is too long"), at("b", "1"), at("a", "3 fits"), at("a", "1234567890"), at("b", "2"), at("a", "4")}
@@ -215,12 +217,12 @@ func pushAgainFull(t *testing.T, b *backend) {
 	}
 	eq(t, "equal payload merged", results[3].Merged, true)
 	eq(t, "handled", show(r.drain()...), "a[1234567890] b[1 2]")
-	r.no(r.c.SetRules("q", PushRules{Payloads: 10, IDPayload: 30}))
+	r.noErr(r.c.SetRules("q", PushRules{Push: rules.Push{Payloads: 10, IDPayload: 30}}))
 	r.push(jobs[0], jobs[2], jobs[5])
 	eq(t, "handled after the push came again", show(r.drain()...), "a[2 is too long 3 fits 4]")
 }
 
-// halt stops the client after the first push script, until it is told to go on.
+// halt stops the client after the first push script until it is told to go on.
 type halt struct {
 	once        sync.Once
 	reached, on chan struct{}
@@ -251,12 +253,12 @@ func (h *halt) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Process
 	}
 }
 
-// pushAgainFullAcross: as before, where a worker makes room between two scripts of the push. The
-// second script has jobs of the full id alone, the third some others, too.
-func pushAgainFullAcross(t *testing.T, b *backend) {
+// testPushAgainFullAcross is the same when a worker makes room between two scripts of the push. The second
+// script has only jobs of the full id, the third has others as well.
+func testPushAgainFullAcross(t *testing.T, b *backend) {
 	r := newRig(t, b)
-	r.no(r.c.DB().Load(r.ctx))
-	r.no(r.c.SetRules("q", PushRules{Payloads: 1}))
+	r.noErr(r.c.DB().Load(r.ctx))
+	r.noErr(r.c.SetRules("q", PushRules{Push: rules.Push{Payloads: 1}}))
 	r.push(job("hot", "first"))
 	var jobs []lowkiq.Push
 	for i := range 2*ChunkJobs + 10 {
@@ -266,9 +268,9 @@ func pushAgainFullAcross(t *testing.T, b *backend) {
 	pusher := b.open(t, func(cfg *Config) { cfg.Cluster = r.c.Cluster() })
 	h := &halt{reached: make(chan struct{}), on: make(chan struct{})}
 	q, err := pusher.Queue(r.ctx, "q")
-	r.no(err)
-	r.no(pusher.SetRules("q", PushRules{Payloads: 1}))
-	r.no(pusher.DB().Load(r.ctx))
+	r.noErr(err)
+	r.noErr(pusher.SetRules("q", PushRules{Push: rules.Push{Payloads: 1}}))
+	r.noErr(pusher.DB().Load(r.ctx))
 	pusher.DB().ForTests().AddHook(h)
 	var results []Result
 	done := make(chan struct{})

@@ -13,9 +13,9 @@ import (
 	"github.com/lowkiq/lowkiq"
 )
 
-// A push of a few jobs to many shards goes another way than one job after the other. Both
-// must store the same.
-func pushEach(t *testing.T, b *backend) {
+// testPushEach: a push of a few jobs to many shards uses another script than single pushes. Both must store
+// the same.
+func testPushEach(t *testing.T, b *backend) {
 	few, one := newQueue(t, b.open(t), 40), newQueue(t, b.open(t), 40)
 	for range 30 {
 		jobs := someJobs(1 + rand.IntN(FewJobs))
@@ -36,7 +36,7 @@ func pushEach(t *testing.T, b *backend) {
 	}
 }
 
-// someJobs are jobs of 60 ids, so that fresh ids, waiting ones and repeated ones meet.
+// someJobs returns jobs of 60 ids, so that new, waiting and repeated ids meet.
 func someJobs(n int) []lowkiq.Push {
 	jobs := make([]lowkiq.Push, n)
 	for i := range jobs {
@@ -51,7 +51,7 @@ func someJobs(n int) []lowkiq.Push {
 	return jobs
 }
 
-// contents are the waiting jobs of a shard, but for the times that Redis chose.
+// contents returns the waiting jobs of a shard, without the times that Redis chose.
 func contents(t *testing.T, q *Queue, s *Shard) map[string]string {
 	t.Helper()
 	state, err := readState(s, context.WithoutCancel(t.Context()))

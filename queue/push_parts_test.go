@@ -13,12 +13,12 @@ import (
 	"github.com/lowkiq/lowkiq/queue/rules"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/redistest"
-	"github.com/lowkiq/lowkiq/internal/tier"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/tier"
 )
 
-// A push costs what its jobs add to: 1,000 small payloads may move 32,000 others to the spill, or
-// read 16 MiB. One script does a part of it.
+// TestPushToManyIsBounded: the cost of a push depends on the waiting payloads. 1,000 small payloads may
+// move 32,000 others to the spill, or read 16 MiB. One script does a part of this.
 func TestPushToManyIsBounded(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -41,7 +41,7 @@ func TestPushToManyIsBounded(t *testing.T) {
 					nacks = append(nacks, Nack{Flight: p.Flight, ID: j.ID, Kind: Retry, Delay: time.Hour, Error: strings.Repeat("e", MaxError)})
 				}
 				_, err := r.claim.Nack(r.ctx, nacks...)
-				r.no(err)
+				r.noErr(err)
 				c.failed = len(nacks) > 0
 			}
 			counted(r.c)
@@ -57,20 +57,21 @@ func TestPushToManyIsBounded(t *testing.T) {
 			t.Log(r.costs())
 			for _, id := range []string{ids[0], ids[500], ids[999]} {
 				found, _, err := browse.Of(r.q).Job(r.ctx, id)
-				r.no(err)
+				r.noErr(err)
 				eq(t, "payloads of "+id, len(found.Payloads), c.payloads+3)
 			}
 		})
 	}
 }
 
-// A few pushes that take the place of much are as much work: one script does a part of them, too.
+// TestPushOfAFewThatCoalesceIsBounded: a few pushes that replace many payloads are as much work. One script
+// does a part of it as well.
 func TestPushOfAFewThatCoalesceIsBounded(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, &backend{url: redistest.Start(t).URL()})
 	ids := idsOf("id", 8)
 	r.crowds(30, 30_000, ids...)
-	r.rule(PushRules{Coalesce: rules.CoalesceLatest})
+	r.rule(PushRules{Push: rules.Push{Coalesce: rules.CoalesceLatest}})
 	counted(r.c)
 	jobs := make([]lowkiq.Push, len(ids))
 	for i := range jobs {
@@ -83,14 +84,14 @@ func TestPushOfAFewThatCoalesceIsBounded(t *testing.T) {
 	}
 }
 
-// Where one script did a part and the next was lost, nothing of the rest is stored before what was
-// lost (I3).
+// TestPushInPartsKeepsOrder: a script did a part of a chunk, and the next script is lost. Then no later
+// payload of the chunk is stored before the lost payloads (I3).
 func TestPushInPartsKeepsOrder(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	proxy := redistest.NewProxy(t, server.Addr())
 	r := newRig(t, &backend{url: proxy.URL()})
-	r.no(r.c.SetRules("q", PushRules{Payloads: 36}))
+	r.noErr(r.c.SetRules("q", PushRules{Push: rules.Push{Payloads: 36}}))
 	ids := idsOf("id", 400)
 	r.crowds(32, 100, ids...)
 	var jobs []lowkiq.Push
@@ -99,7 +100,7 @@ func TestPushInPartsKeepsOrder(t *testing.T) {
 			jobs = append(jobs, job(id, fmt.Sprint("new", k)))
 		}
 	}
-	r.no(r.c.DB().Load(r.ctx))
+	r.noErr(r.c.DB().Load(r.ctx))
 	var scripts atomic.Int64
 	proxy.CutRequestOf(func(words []string) bool { return strings.EqualFold(words[0], "evalsha") && scripts.Add(1) == 3 })
 	results, err := r.q.Push(r.ctx, jobs...)
@@ -129,11 +130,12 @@ func TestPushInPartsKeepsOrder(t *testing.T) {
 	}
 }
 
-// An id that is full in one part stays so in the next: a worker may have made room meanwhile.
+// TestPushInPartsWithholdsFullIDs: an id that is full in one part counts as full in the next part, although
+// a worker may have made room meanwhile.
 func TestPushInPartsWithholdsFullIDs(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, &backend{url: redistest.Start(t).URL()})
-	r.no(r.c.SetRules("q", PushRules{Payloads: 33}))
+	r.noErr(r.c.SetRules("q", PushRules{Push: rules.Push{Payloads: 33}}))
 	ids := idsOf("id", 300)
 	r.crowds(32, 100, ids...)
 	r.push(job(ids[0], "fills it"))

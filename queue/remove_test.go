@@ -12,19 +12,20 @@ import (
 	. "github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/audit"
 	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/remove"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/redistest"
-	"github.com/lowkiq/lowkiq/internal/tier"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/tier"
 )
 
 var removeTests = []testCase{
 	{"Remove_EmptyQueue", testRemoveEmpty},
-	{"Remove_RefusesWhatIsFilled", testRemoveFilled},
-	{"Remove_RefusesWhatIsHandled", testRemoveHandled},
-	{"Remove_RefusesWhatIsOwned", testRemoveOwned},
+	{"Remove_RefusesAFilledQueue", testRemoveFilled},
+	{"Remove_RefusesAHandledQueue", testRemoveHandled},
+	{"Remove_RefusesAnOwnedShard", testRemoveOwned},
 	{"Remove_ByForce", testRemoveForce},
 	{"Remove_RefusesOldProducers", testRemoveOldProducers},
 	{"Remove_GoesOn", testRemoveGoesOn},
@@ -34,17 +35,17 @@ var removeTests = []testCase{
 	{"Remove_LostQueueKeepsItsLayout", testRemoveLayout},
 }
 
-// nobody handles a queue.
+// nobody says that no node handles a queue.
 func nobody(context.Context) ([]string, error) { return nil, nil }
 
-// removeRig is a queue of some shards without owner.
+// removeRig returns a queue of some shards without owner.
 func removeRig(t *testing.T, b *backend, shards int) (*Client, *Queue) {
 	t.Helper()
 	c := b.open(t)
 	return c, newQueue(t, c, shards)
 }
 
-// keysLeft are the keys of a queue's shards, but for marks.
+// keysLeft returns the keys of a queue's shards, except marks.
 func keysLeft(t *testing.T, q *Queue) (left []string) {
 	t.Helper()
 	for _, s := range q.All() {
@@ -83,8 +84,8 @@ func testRemoveEmpty(t *testing.T, b *backend) {
 	if n, err := browse.Of(q).Delete(t.Context(), browse.Anywhere, "a"); n != 1 || err != nil { // its tombstone stays
 		t.Fatal(n, err)
 	}
-	got, err := c.Registry().Delete(t.Context(), "q", Deletion{Handled: nobody})
-	if err != nil || got != (Deleted{}) {
+	got, err := remove.Delete(t.Context(), c, "q", remove.Deletion{Handled: nobody})
+	if err != nil || got != (remove.Deleted{}) {
 		t.Fatalf("got %+v, %v; want nothing that was in it", got, err)
 	}
 	entries, err := c.Registry().Entries(t.Context())
@@ -98,11 +99,11 @@ func testRemoveEmpty(t *testing.T, b *backend) {
 	if err := c.Registry().Pause(t.Context(), "q"); !errors.Is(err, lowkiq.ErrUnknownQueue) {
 		t.Errorf("pause: got %v, want ErrUnknownQueue", err)
 	}
-	got, err = c.Registry().Delete(t.Context(), "q", Deletion{Handled: nobody})
+	got, err = remove.Delete(t.Context(), c, "q", remove.Deletion{Handled: nobody})
 	if err != nil || !got.Before {
 		t.Errorf("again: got %+v, %v; want that it was deleted before", got, err)
 	}
-	if _, err := c.Registry().Delete(t.Context(), "other", Deletion{Handled: nobody}); !errors.Is(err, lowkiq.ErrUnknownQueue) {
+	if _, err := remove.Delete(t.Context(), c, "other", remove.Deletion{Handled: nobody}); !errors.Is(err, lowkiq.ErrUnknownQueue) {
 		t.Errorf("another: got %v, want ErrUnknownQueue", err)
 	}
 	audit, err := audit.Run(t.Context(), c, audit.Config{Orphans: true})
@@ -111,7 +112,7 @@ func testRemoveEmpty(t *testing.T, b *backend) {
 	}
 }
 
-// fillings is everything a shard may hold that is somebody's.
+// fillings has every kind of content that keeps a shard from being empty.
 var fillings = map[string]func(r *rig){
 	"ready":     func(r *rig) { r.push(job("a", "1")) },
 	"scheduled": func(r *rig) { r.push(job("a", "1", in(time.Hour))) },
@@ -120,10 +121,10 @@ var fillings = map[string]func(r *rig){
 	"blocked":   func(r *rig) { r.push(job("a", "1")); _, f := r.popOne("a"); r.bury(f, "a", Block) },
 	"morgue":    func(r *rig) { r.push(job("a", "1")); _, f := r.popOne("a"); r.bury(f, "a", Bury) },
 	"states":    func(r *rig) { r.keep("a", "state") },
-	"aside":     func(r *rig) { r.no(r.c.DB().ForTests().HSet(r.ctx, r.s.Keys().Aside, "jobs:a", "?").Err()) },
+	"aside":     func(r *rig) { r.noErr(r.c.DB().ForTests().HSet(r.ctx, r.s.Keys().Aside, "jobs:a", "?").Err()) },
 	"suspect":   func(r *rig) { r.push(job("a", "1")); r.popOne("a"); r.own(Seize) },
 	"damaged": func(r *rig) {
-		r.no(r.c.DB().ForTests().ZAdd(r.ctx, r.s.Keys().Due, redis.Z{Score: 1, Member: "a"}).Err())
+		r.noErr(r.c.DB().ForTests().ZAdd(r.ctx, r.s.Keys().Due, redis.Z{Score: 1, Member: "a"}).Err())
 	}, // an entry without a record
 }
 
@@ -139,13 +140,13 @@ func testRemoveFilled(t *testing.T, b *backend) {
 				t.Fatal(err)
 			}
 			before := keysLeft(t, r.q)
-			_, err := c.Registry().Delete(t.Context(), "q", Deletion{Handled: nobody})
-			if !errors.Is(err, ErrNotEmpty) {
-				t.Fatalf("got %v, want ErrNotEmpty", err)
+			_, err := remove.Delete(t.Context(), c, "q", remove.Deletion{Handled: nobody})
+			if !errors.Is(err, remove.ErrNotEmpty) {
+				t.Fatalf("got %v, want remove.ErrNotEmpty", err)
 			}
 			eq(t, "keys", keysLeft(t, r.q), before)
 			r.push(job("z", "1")) // the queue is what it was
-			if _, err := c.Registry().Delete(t.Context(), "q", Deletion{Force: true, Handled: nobody}); err != nil {
+			if _, err := remove.Delete(t.Context(), c, "q", remove.Deletion{Force: true, Handled: nobody}); err != nil {
 				t.Fatal(err)
 			}
 			eq(t, "left by force", keysLeft(t, r.q), []string{"0:count"})
@@ -156,27 +157,27 @@ func testRemoveFilled(t *testing.T, b *backend) {
 func testRemoveHandled(t *testing.T, b *backend) {
 	c, q := removeRig(t, b, 2)
 	for _, force := range []bool{false, true} {
-		_, err := c.Registry().Delete(t.Context(), "q", Deletion{Force: force, Handled: func(context.Context) ([]string, error) { return []string{"n2", "n1", "n2"}, nil }})
-		if !errors.Is(err, ErrHandled) || !strings.Contains(err.Error(), "n1, n2:") {
-			t.Errorf("force %t: got %v, want ErrHandled with the nodes", force, err)
+		_, err := remove.Delete(t.Context(), c, "q", remove.Deletion{Force: force, Handled: func(context.Context) ([]string, error) { return []string{"n2", "n1", "n2"}, nil }})
+		if !errors.Is(err, remove.ErrHandled) || !strings.Contains(err.Error(), "handled by n1, n2;") {
+			t.Errorf("force %t: got %v, want remove.ErrHandled with the nodes", force, err)
 		}
 	}
-	// A node takes its lease between the first look and the second.
+	// A node takes its lease between the first and the second check.
 	looks := 0
-	_, err := c.Registry().Delete(t.Context(), "q", Deletion{Force: true, Handled: func(context.Context) ([]string, error) {
+	_, err := remove.Delete(t.Context(), c, "q", remove.Deletion{Force: true, Handled: func(context.Context) ([]string, error) {
 		if looks++; looks > 1 {
 			return []string{"n3"}, nil
 		}
 		return nil, nil
 	}})
-	if !errors.Is(err, ErrHandled) {
-		t.Errorf("got %v, want ErrHandled", err)
+	if !errors.Is(err, remove.ErrHandled) {
+		t.Errorf("got %v, want remove.ErrHandled", err)
 	}
 	if _, err := q.Push(t.Context(), job("a", "1"), job("b", "1")); err != nil {
 		t.Errorf("push after it was given up: %v", err)
 	}
 	entries, err := c.Registry().Entries(t.Context())
-	eq(t, "entry", entries["q"], Entry{Shards: 2, Layout: 1})
+	eq(t, "entry", entries["q"], RegistryEntry{Shards: 2, Layout: 1})
 	if err != nil {
 		t.Error(err)
 	}
@@ -191,20 +192,20 @@ func testRemoveOwned(t *testing.T, b *backend) {
 	if _, err := q.Shard(3).Claim(t.Context(), "n/1", Fresh, Owner{}); err != nil {
 		t.Fatal(err)
 	}
-	_, err := c.Registry().Delete(t.Context(), "q", Deletion{Force: true, Handled: nobody})
-	if !errors.Is(err, ErrHandled) || !strings.Contains(err.Error(), "n/1") || !strings.Contains(err.Error(), "q/3") {
-		t.Errorf("got %v, want ErrHandled with holder and shard", err)
+	_, err := remove.Delete(t.Context(), c, "q", remove.Deletion{Force: true, Handled: nobody})
+	if !errors.Is(err, remove.ErrHandled) || !strings.Contains(err.Error(), "n/1") || !strings.Contains(err.Error(), "q/3") {
+		t.Errorf("got %v, want remove.ErrHandled with holder and shard", err)
 	}
-	// Somebody claims a shard between the look and the mark.
-	r, err := c.Removal(t.Context(), "q", Deletion{Force: true, Handled: nobody})
+	// An instance claims a shard between the check and the mark.
+	r, err := remove.New(t.Context(), c, "q", remove.Deletion{Force: true, Handled: nobody})
 	if err == nil {
 		err = r.Begin(t.Context())
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := r.Mark(t.Context()); !errors.Is(err, ErrHandled) || !errors.Is(r.GiveUp(t.Context(), err), ErrHandled) {
-		t.Errorf("mark: got %v, want ErrHandled", err)
+	if err := r.Mark(t.Context()); !errors.Is(err, remove.ErrHandled) || !errors.Is(r.GiveUp(t.Context(), err), remove.ErrHandled) {
+		t.Errorf("mark: got %v, want remove.ErrHandled", err)
 	}
 	for i := range 50 {
 		if _, err := q.Push(t.Context(), job(fmt.Sprint(i), "1")); err != nil {
@@ -224,26 +225,26 @@ func testRemoveForce(t *testing.T, b *backend) {
 		t.Fatal(err)
 	}
 	r := &rig{t: t, ctx: t.Context(), c: c, q: q, s: q.Of("0")}
-	r.no(c.DB().ForTests().HSet(r.ctx, r.s.Keys().States, "0", "state").Err())
-	want := Deleted{Jobs: 18, Morgue: 2, States: 1}
-	got, err := c.Registry().Deletable(t.Context(), "q", Deletion{Force: true, Handled: nobody})
+	r.noErr(c.DB().ForTests().HSet(r.ctx, r.s.Keys().States, "0", "state").Err())
+	want := remove.Deleted{Jobs: 18, Morgue: 2, States: 1}
+	got, err := remove.Deletable(t.Context(), c, "q", remove.Deletion{Force: true, Handled: nobody})
 	if err != nil || got != want {
 		t.Errorf("dry run: got %+v, %v; want %+v", got, err, want)
 	}
-	if got, err = c.Registry().Deletable(t.Context(), "q", Deletion{Handled: nobody}); !errors.Is(err, ErrNotEmpty) || got != want {
-		t.Errorf("dry run without force: got %+v, %v; want %+v and ErrNotEmpty", got, err, want)
+	if got, err = remove.Deletable(t.Context(), c, "q", remove.Deletion{Handled: nobody}); !errors.Is(err, remove.ErrNotEmpty) || got != want {
+		t.Errorf("dry run without force: got %+v, %v; want %+v and remove.ErrNotEmpty", got, err, want)
 	}
 	if !isStored(t, c, "3") {
 		t.Fatal("a dry run has deleted a job")
 	}
-	got, err = c.Registry().Delete(t.Context(), "q", Deletion{Force: true, Handled: nobody})
+	got, err = remove.Delete(t.Context(), c, "q", remove.Deletion{Force: true, Handled: nobody})
 	if err != nil || got != want {
 		t.Errorf("got %+v, %v; want %+v", got, err, want)
 	}
 	eq(t, "left in Redis", len(keysLeft(t, q)), 3)
 }
 
-// What was known of the queue before is of no use after, whatever way the push goes.
+// testRemoveOldProducers: a Queue from before the deletion is refused, whichever way the push goes.
 func testRemoveOldProducers(t *testing.T, b *backend) {
 	c, old := removeRig(t, b, 16)
 	other := Rename(t, c, c.Cluster()) // another process
@@ -251,7 +252,7 @@ func testRemoveOldProducers(t *testing.T, b *backend) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Registry().Delete(t.Context(), "q", Deletion{Handled: nobody}); err != nil {
+	if _, err := remove.Delete(t.Context(), c, "q", remove.Deletion{Handled: nobody}); err != nil {
 		t.Fatal(err)
 	}
 	many := func(options ...func(*lowkiq.Push)) (jobs []lowkiq.Push) {
@@ -304,7 +305,7 @@ func testRemoveOldProducers(t *testing.T, b *backend) {
 	if err != nil || len(audit.Faults) != 0 {
 		t.Errorf("audit: got %+v, %v; want no faults", audit.Faults, err)
 	}
-	if _, err := c.Registry().Delete(t.Context(), "q", Deletion{Force: true, Handled: nobody}); err != nil {
+	if _, err := remove.Delete(t.Context(), c, "q", remove.Deletion{Force: true, Handled: nobody}); err != nil {
 		t.Fatal(err)
 	}
 	third, err := other.Register(t.Context(), lowkiq.Queue{Name: "q", Shards: 2})
@@ -314,13 +315,14 @@ func testRemoveOldProducers(t *testing.T, b *backend) {
 	eq(t, "layout", LayoutOf(third), 3)
 }
 
-// A deletion is broken off anywhere; repeated, it ends. Until then nobody registers the queue.
+// testRemoveGoesOn: a deletion is broken off after any step. Repeated, it ends. Until then nobody can
+// register the queue.
 func testRemoveGoesOn(t *testing.T, b *backend) {
 	c, q := removeRig(t, b, 4)
 	if _, err := q.Push(t.Context(), job("a", "1")); err != nil {
 		t.Fatal(err)
 	}
-	r, err := c.Removal(t.Context(), "q", Deletion{Force: true, Handled: nobody})
+	r, err := remove.New(t.Context(), c, "q", remove.Deletion{Force: true, Handled: nobody})
 	if err == nil {
 		err = r.Begin(t.Context())
 	}
@@ -340,7 +342,7 @@ func testRemoveGoesOn(t *testing.T, b *backend) {
 	if _, err := q.Push(t.Context(), job("b", "1")); !errors.Is(err, lowkiq.ErrUnknownQueue) {
 		t.Errorf("got %v, want ErrUnknownQueue", err)
 	}
-	got, err := Rename(t, c, c.Cluster()).Registry().Delete(t.Context(), "q", Deletion{Force: true, Handled: nobody})
+	got, err := remove.Delete(t.Context(), Rename(t, c, c.Cluster()), "q", remove.Deletion{Force: true, Handled: nobody})
 	if err != nil || got.Jobs != 1 {
 		t.Fatalf("got %+v, %v; want one job", got, err)
 	}
@@ -349,11 +351,11 @@ func testRemoveGoesOn(t *testing.T, b *backend) {
 	}
 }
 
-// A deletion by force is slow; another one, without force, is refused, and the queue goes on. What
-// the slow one still sends must cost nothing of what was stored since.
+// testRemoveGivenUp: a deletion by force is slow. Another deletion, without force, is refused, and the
+// queue goes on. Late requests of the slow deletion must delete nothing that was stored since.
 func testRemoveGivenUp(t *testing.T, b *backend) {
 	c, q := removeRig(t, b, 2)
-	slow, err := c.Removal(t.Context(), "q", Deletion{Force: true, Handled: nobody})
+	slow, err := remove.New(t.Context(), c, "q", remove.Deletion{Force: true, Handled: nobody})
 	if err == nil {
 		err = slow.Begin(t.Context())
 	}
@@ -363,20 +365,20 @@ func testRemoveGivenUp(t *testing.T, b *backend) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = c.Registry().Delete(t.Context(), "q", Deletion{Handled: func(context.Context) ([]string, error) { return []string{"n1"}, nil }})
-	if !errors.Is(err, ErrHandled) {
-		t.Fatalf("got %v, want ErrHandled", err)
+	_, err = remove.Delete(t.Context(), c, "q", remove.Deletion{Handled: func(context.Context) ([]string, error) { return []string{"n1"}, nil }})
+	if !errors.Is(err, remove.ErrHandled) {
+		t.Fatalf("got %v, want remove.ErrHandled", err)
 	}
 	if _, err := q.Push(t.Context(), job("a", "1"), job("b", "1"), job("c", "1")); err != nil {
 		t.Fatal(err)
 	}
-	if err := slow.Remove(t.Context()); !errors.Is(err, ErrChanged) {
+	if err := slow.Remove(t.Context()); !errors.Is(err, remove.ErrChanged) {
 		t.Errorf("remove: got %v, want that it was given up", err)
 	}
-	if err := slow.Finish(t.Context()); !errors.Is(err, ErrChanged) {
+	if err := slow.Finish(t.Context()); !errors.Is(err, remove.ErrChanged) {
 		t.Errorf("finish: got %v, want that it was given up", err)
 	}
-	if err := slow.Mark(t.Context()); !errors.Is(err, ErrChanged) { // its marks come late
+	if err := slow.Mark(t.Context()); !errors.Is(err, remove.ErrChanged) { // its marks come late
 		t.Errorf("mark: got %v, want that it was given up", err)
 	}
 	for _, id := range []string{"a", "b", "c"} {
@@ -386,7 +388,7 @@ func testRemoveGivenUp(t *testing.T, b *backend) {
 	}
 }
 
-// A mark that a deletion has left which was given up stops nobody, and costs no order.
+// testRemoveStaleMark: the mark of a deletion that was given up stops nobody, and changes no order.
 func testRemoveStaleMark(t *testing.T, b *backend) {
 	c, q := removeRig(t, b, 1)
 	if _, err := q.Push(t.Context(), job("a", "1")); err != nil {
@@ -403,13 +405,13 @@ func testRemoveStaleMark(t *testing.T, b *backend) {
 	before := last()
 	leave := func(token string) {
 		t.Helper()
-		if _, err := q.Shard(0).Run(t.Context(), c.DB().Scripts.Remove, "mark", token, "1"); err != nil {
+		if _, err := q.Shard(0).Run(t.Context(), c.DB().Scripts.RemoveShard, "mark", token, "1"); err != nil {
 			t.Fatal(err)
 		}
 	}
 	leave("OLD")
 	leave("OLDER") // two of them
-	if _, err := q.Shard(0).Run(t.Context(), c.DB().Scripts.Remove, "restore", "ANOTHER", ""); err != nil {
+	if _, err := q.Shard(0).Run(t.Context(), c.DB().Scripts.RemoveShard, "restore", "ANOTHER", ""); err != nil {
 		t.Fatal(err)
 	}
 	eq(t, "mark", last(), "removed OLDER "+before)
@@ -432,7 +434,7 @@ func testRemoveClaims(t *testing.T, b *backend) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Registry().Delete(t.Context(), "q", Deletion{Handled: nobody}); err != nil {
+	if _, err := remove.Delete(t.Context(), c, "q", remove.Deletion{Handled: nobody}); err != nil {
 		t.Fatal(err)
 	}
 	if claim, err := theirs.All()[0].Claim(t.Context(), "n/1", Fresh, Owner{}); !errors.Is(err, lowkiq.ErrUnknownQueue) {
@@ -441,10 +443,11 @@ func testRemoveClaims(t *testing.T, b *backend) {
 	eq(t, "left in Redis", keysLeft(t, q), []string{"0:count"})
 }
 
-// Redis loses a queue that was registered anew. Who works on it brings back its entry as it was.
+// testRemoveLayout: Redis loses a queue that was registered anew. A process that works on it restores its
+// entry with the same layout.
 func testRemoveLayout(t *testing.T, b *backend) {
 	c, q := removeRig(t, b, 1)
-	if _, err := c.Registry().Delete(t.Context(), "q", Deletion{Handled: nobody}); err != nil {
+	if _, err := remove.Delete(t.Context(), c, "q", remove.Deletion{Handled: nobody}); err != nil {
 		t.Fatal(err)
 	}
 	anew, err := c.Register(t.Context(), q.Queue)
@@ -463,8 +466,8 @@ func testRemoveLayout(t *testing.T, b *backend) {
 	}
 }
 
-// TestRemoveLostReplies loses each request and each reply of a deletion, in turn: repeated, it does
-// the same.
+// TestRemoveLostReplies loses each request and each reply of a deletion, in turn. Repeated, the deletion
+// does the same.
 func TestRemoveLostReplies(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -481,9 +484,9 @@ func TestRemoveLostReplies(t *testing.T) {
 			t.Fatal(err)
 		}
 		prepare()
-		sum := Deleted{}
+		sum := remove.Deleted{}
 		for ; ; repeated++ {
-			got, err := c.Registry().Delete(t.Context(), "q", Deletion{Force: true, Handled: nobody})
+			got, err := remove.Delete(t.Context(), c, "q", remove.Deletion{Force: true, Handled: nobody})
 			if err == nil {
 				sum = got
 				break
@@ -517,7 +520,7 @@ func TestRemoveLostReplies(t *testing.T) {
 	})
 }
 
-// TestRemoveAmongPushes deletes and registers a queue again and again while producers push: what a
+// TestRemoveAmongPushes deletes and registers a queue again and again while producers push. A job that a
 // push has acknowledged was deleted by force with its queue, or is there.
 func TestRemoveAmongPushes(t *testing.T) {
 	tier.All(t)
@@ -553,16 +556,16 @@ func TestRemoveAmongPushes(t *testing.T) {
 	deleter := Rename(t, c, c.Cluster())
 	const rounds = 20
 	for range rounds {
-		if _, err := deleter.Registry().Delete(t.Context(), "q", Deletion{Force: true, Handled: nobody}); err != nil {
+		if _, err := remove.Delete(t.Context(), deleter, "q", remove.Deletion{Force: true, Handled: nobody}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := deleter.Register(t.Context(), lowkiq.Queue{Name: "q", Shards: 4}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	// The deleted layouts hold nothing.
+	// The deleted layouts have no keys.
 	for layout := 1; layout <= rounds; layout++ {
-		if left := keysLeft(t, c.Layer("q", Entry{Shards: 4, Layout: layout})); len(left) != 4 {
+		if left := keysLeft(t, c.NewQueue("q", RegistryEntry{Shards: 4, Layout: layout})); len(left) != 4 {
 			t.Errorf("layout %d: got %v, want four marks", layout, left)
 		}
 	}

@@ -15,25 +15,25 @@ import (
 	"github.com/redis/go-redis/v9"
 	"pgregory.net/rapid"
 
-	"github.com/lowkiq/lowkiq/internal/packed"
+	"github.com/lowkiq/lowkiq/internal/store/packed"
 )
 
 var repairTests = []testCase{
-	{"Repair_Faults", repairFaults},
-	{"Repair_LooksAgain", repairLooksAgain},
-	{"Repair_KeepsThePlace", repairKeepsThePlace},
-	{"Repair_MergesWhatWasParked", repairMergesWhatWasParked},
-	{"Repair_OfATombCounts", repairOfATombCounts},
-	{"Repair_LeavesTheOnlyPlace", repairLeavesTheOnlyPlace},
-	{"Repair_OfADamagedFlight", repairOfADamagedFlight},
-	{"Repair_Anything", repairAnything},
-	{"Repair_EndsQuarantine", repairEndsQuarantine},
-	{"Repair_OfAnEmptyFlight", repairOfAnEmptyFlight},
-	{"Repair_OfAFence", repairOfAFence},
-	{"Audit_Busy", auditBusy},
+	{"Repair_Faults", testRepairFaults},
+	{"Repair_LooksAgain", testRepairLooksAgain},
+	{"Repair_KeepsThePlace", testRepairKeepsThePlace},
+	{"Repair_MergesParkedPayloads", testRepairMergesParkedPayloads},
+	{"Repair_OfATombCounts", testRepairOfATombCounts},
+	{"Repair_LeavesTheOnlyPlace", testRepairLeavesTheOnlyPlace},
+	{"Repair_OfADamagedFlight", testRepairOfADamagedFlight},
+	{"Repair_Anything", testRepairAnything},
+	{"Repair_EndsQuarantine", testRepairEndsQuarantine},
+	{"Repair_OfAnEmptyFlight", testRepairOfAnEmptyFlight},
+	{"Repair_OfAFence", testRepairOfAFence},
+	{"Audit_Busy", testAuditBusy},
 }
 
-// mend repairs what the audit finds until it finds nothing more to repair.
+// mend repairs the faults that the audit finds, until it finds no more to repair.
 func (r *rig) mend() audit.Report {
 	r.t.Helper()
 	for range 5 {
@@ -41,7 +41,7 @@ func (r *rig) mend() audit.Report {
 		done := false
 		for _, f := range found.Faults {
 			one, err := audit.Repair(r.ctx, r.c, f)
-			r.no(err)
+			r.noErr(err)
 			done = done || one
 		}
 		if !done {
@@ -52,7 +52,7 @@ func (r *rig) mend() audit.Report {
 	return audit.Report{}
 }
 
-func repairFaults(t *testing.T, b *backend) {
+func testRepairFaults(t *testing.T, b *backend) {
 	for _, one := range corruptions() {
 		t.Run(strings.ReplaceAll(one.name, " ", "_"), func(t *testing.T) {
 			t.Parallel()
@@ -75,8 +75,8 @@ func repairFaults(t *testing.T, b *backend) {
 	}
 }
 
-// payloads are all that Redis holds of the shard, wherever it is: "id payload" or, of what
-// cannot be read, the record.
+// payloads returns all payloads that Redis has of the shard, wherever they are: "id payload", or the record
+// if it cannot be read.
 func (r *rig) payloads() map[string]bool {
 	r.t.Helper()
 	all := map[string]bool{}
@@ -98,14 +98,14 @@ func (r *rig) payloads() map[string]bool {
 				continue
 			}
 			list, err := inPushOrder(record)
-			r.no(err)
+			r.noErr(err)
 			for _, p := range list {
 				all[id+" "+bareOf(p.Data)] = true
 			}
 		}
 	}
 	fields, err := r.c.DB().ForTests().HKeys(r.ctx, k.Spillx).Result()
-	r.no(err)
+	r.noErr(err)
 	for _, field := range fields {
 		if e, ok := packed.ParseSpill(field, false); ok {
 			all[e.ID+" "+e.Payload] = true
@@ -123,8 +123,8 @@ func missing(before, after map[string]bool) (lost []string) {
 	return lost
 }
 
-// repairLooksAgain: the fault was mended by somebody else meanwhile.
-func repairLooksAgain(t *testing.T, b *backend) {
+// testRepairLooksAgain: another process has mended the fault meanwhile.
+func testRepairLooksAgain(t *testing.T, b *backend) {
 	for _, one := range corruptions() {
 		if one.left || one.fly || one.id == "" {
 			continue
@@ -133,11 +133,11 @@ func repairLooksAgain(t *testing.T, b *backend) {
 		stale := r.audit().Faults[0]
 		r.mend()
 		before, err := readRaw(r.s, r.ctx)
-		r.no(err)
+		r.noErr(err)
 		mended, err := audit.Repair(r.ctx, r.c, stale)
-		r.no(err)
+		r.noErr(err)
 		after, err := readRaw(r.s, r.ctx)
-		r.no(err)
+		r.noErr(err)
 		if was, is := fmt.Sprint(before.jobs.Val(), before.ready.Val()), fmt.Sprint(after.jobs.Val(), after.ready.Val()); mended || was != is {
 			t.Errorf("%s: repaired twice (%t): got %s, want %s", one.name, mended, is, was)
 		}
@@ -153,8 +153,8 @@ func repairLooksAgain(t *testing.T, b *backend) {
 	}
 }
 
-// repairKeepsThePlace: which of two places is kept.
-func repairKeepsThePlace(t *testing.T, b *backend) {
+// testRepairKeepsThePlace: of two places a repair keeps the right one.
+func testRepairKeepsThePlace(t *testing.T, b *backend) {
 	for name, want := range map[string]browse.State{
 		"entry to pass over lost": browse.StateScheduled, "ready and to be passed over": browse.StateReady, "entry to pass over not marked": browse.StateScheduled,
 		"to be passed over, twice ready": browse.StateScheduled,
@@ -169,7 +169,7 @@ func repairKeepsThePlace(t *testing.T, b *backend) {
 	}
 }
 
-func repairMergesWhatWasParked(t *testing.T, b *backend) {
+func testRepairMergesParkedPayloads(t *testing.T, b *backend) {
 	all := corruptions()
 	r := corrupted(t, b, all[slices.IndexFunc(all, func(c corruption) bool { return c.name == "parked without a flight" })])
 	r.mend()
@@ -177,9 +177,9 @@ func repairMergesWhatWasParked(t *testing.T, b *backend) {
 	eq(t, "payloads", fmt.Sprintf("%q", dataOf(job.Payloads)), `["new" "r"]`)
 }
 
-// repairEndsQuarantine: an id that leaves quarantine by a repair is counted no more, or the shard
-// would wait for it.
-func repairEndsQuarantine(t *testing.T, b *backend) {
+// testRepairEndsQuarantine: an id that leaves quarantine by a repair does not count any more. Otherwise the
+// shard would wait for it.
+func testRepairEndsQuarantine(t *testing.T, b *backend) {
 	for name, do := range map[string]func(*rig) error{
 		"record lost": func(r *rig) error { return r.c.DB().ForTests().HDel(r.ctx, r.s.Keys().Jobs, "a").Err() },
 		"deleted":     func(r *rig) error { return r.c.DB().ForTests().HSet(r.ctx, r.s.Keys().Jobs, "a", "x").Err() },
@@ -192,10 +192,10 @@ func repairEndsQuarantine(t *testing.T, b *backend) {
 		r.push(job("a", "1"), job("b", "1"))
 		r.popOne("a")
 		r.own(Seize)
-		r.no(do(r))
+		r.noErr(do(r))
 		for _, f := range r.audit().Faults { // once: what a repair breaks is not mended
 			_, err := audit.Repair(r.ctx, r.c, f)
-			r.no(err)
+			r.noErr(err)
 		}
 		if left := linesOf(r.audit()); left != "" {
 			t.Errorf("%s: left after the repair:\n%s", name, left)
@@ -204,34 +204,33 @@ func repairEndsQuarantine(t *testing.T, b *backend) {
 	}
 }
 
-// repairOfAnEmptyFlight: nobody owns the shard, and its claim counts flights of which nothing is
-// left.
-func repairOfAnEmptyFlight(t *testing.T, b *backend) {
+// testRepairOfAnEmptyFlight: the shard has no owner, and its claim counts flights that are empty.
+func testRepairOfAnEmptyFlight(t *testing.T, b *backend) {
 	r := rigOn(t, b.open(t))
-	r.no(r.c.DB().ForTests().HSet(r.ctx, r.s.Keys().Claim, "fence", 7, "#3", 1, "@3", 5).Err())
+	r.noErr(r.c.DB().ForTests().HSet(r.ctx, r.s.Keys().Claim, "fence", 7, "#3", 1, "@3", 5).Err())
 	found := r.audit().Faults
 	eq(t, "faults", len(found), 1)
 	for _, want := range []bool{true, false} {
 		mended, err := audit.Repair(r.ctx, r.c, found[0])
-		r.no(err)
+		r.noErr(err)
 		eq(t, "mended", mended, want)
 	}
 	eq(t, "left", linesOf(r.audit()), "")
 }
 
-// repairOfAFence: a fence that is no number keeps every node out; a repair waits until its holder
-// is gone.
-func repairOfAFence(t *testing.T, b *backend) {
+// testRepairOfAFence: a fence that is no number keeps every node out. A repair waits until its holder is
+// gone.
+func testRepairOfAFence(t *testing.T, b *backend) {
 	for _, fence := range []string{"soon", "", "9007199254740993"} {
 		c := b.open(t)
 		r := rigOn(t, c)
 		held, err := c.Leases().Take(r.ctx, "n/1", []byte("i"), []byte("v"), time.Hour)
-		r.no(err)
+		r.noErr(err)
 		r.own(Fresh)
 		r.push(job("a", "1"), job("b", "1"))
 		r.popOne("a")
 		r.push(job("a", "2"))
-		r.no(c.DB().ForTests().HSet(r.ctx, r.s.Keys().Claim, "fence", fence).Err())
+		r.noErr(c.DB().ForTests().HSet(r.ctx, r.s.Keys().Claim, "fence", fence).Err())
 		repair := func(want bool) {
 			t.Helper()
 			found := r.audit().Faults
@@ -239,27 +238,27 @@ func repairOfAFence(t *testing.T, b *backend) {
 				t.Fatalf("fence %q: got faults %v, want %s", fence, found, audit.ClaimDamaged)
 			}
 			mended, err := audit.Repair(r.ctx, c, found[0])
-			r.no(err)
+			r.noErr(err)
 			eq(t, fmt.Sprintf("fence %q: mended", fence), mended, want)
 		}
 		repair(false)
-		r.no(held.Drop(r.ctx))
+		r.noErr(held.Drop(r.ctx))
 		repair(true)
 		takeLeases(t, c, "n/2")
 		r.own(Fresh)
 		eq(t, "popped", show(r.pop(5).Jobs...), "a[1 2] b[1]")
-		// A shard that nobody owns can be as stuck.
+		// A shard without owner can be stuck in the same way.
 		_, err = r.claim.Release(r.ctx)
-		r.no(err)
-		r.no(c.DB().ForTests().HSet(r.ctx, r.s.Keys().Claim, "fence", fence).Err())
+		r.noErr(err)
+		r.noErr(c.DB().ForTests().HSet(r.ctx, r.s.Keys().Claim, "fence", fence).Err())
 		repair(true)
 		r.own(Fresh)
 	}
 }
 
-// repairAnything breaks a random shard in several mendable ways at once: afterwards the
-// audit is clean and no payload is lost.
-func repairAnything(t *testing.T, b *backend) {
+// testRepairAnything breaks a random shard in several mendable ways at once. Afterwards the audit finds no
+// fault and no payload is lost.
+func testRepairAnything(t *testing.T, b *backend) {
 	client := b.open(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		if b.mini && rapid.Uint64().Draw(rt, "embedded")%8 != 0 {
@@ -297,7 +296,7 @@ func repairAnything(t *testing.T, b *backend) {
 	})
 }
 
-// smash breaks the first shard in one way that a repair can mend.
+// smash breaks the first shard in a way that a repair can mend.
 func (m *machine) smash(t *rapid.T) {
 	s := m.q.Shard(0)
 	id := drawID.Draw(t, "id")
@@ -344,5 +343,5 @@ func (m *machine) smash(t *rapid.T) {
 // lposAny looks for one entry.
 var lposAny = redis.LPosArgs{}
 
-// zAt is an id in a sorted set, at a time that no record says.
+// zAt returns an id for a sorted set, at a time that is in no record.
 func zAt(id string) redis.Z { return redis.Z{Score: 12345, Member: id} }

@@ -15,18 +15,17 @@ import (
 	"github.com/lowkiq/lowkiq"
 )
 
-// Requests that come twice. In a Redis Cluster go-redis repeats what it got no answer to, whatever
+// Requests that come twice. In a Redis Cluster go-redis repeats a request without an answer, whatever
 // MaxRetries says. The model (property_test.go) holds for queues whose scripts all come twice.
 
-// twice sends each script a second time, if the context is one of [repeated]. The first answer
-// counts.
+// twice sends each script a second time if the context comes from repeated. The first answer counts.
 type twice struct{}
 
 type twiceKey struct{}
 
 func repeated(ctx context.Context) context.Context { return context.WithValue(ctx, twiceKey{}, true) }
 
-// again is the same script call, nil for what is no script.
+// again returns the same script call, nil for a command that is no script.
 func again(ctx context.Context, cmd redis.Cmder) redis.Cmder {
 	if ctx.Value(twiceKey{}) == nil || cmd.Err() != nil || !strings.HasPrefix(cmd.Name(), "eval") {
 		return nil
@@ -63,13 +62,13 @@ func (twice) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPi
 }
 
 var repeatTests = []testCase{
-	{"Repeat_ClusterKeys", repeatClusterKeys},
-	{"Repeat_SkipsOnePayload", repeatSkip},
-	{"Repeat_CrashesCountOnce", repeatCrashes},
+	{"Repeat_ClusterKeys", testRepeatClusterKeys},
+	{"Repeat_SkipsOnePayload", testRepeatSkip},
+	{"Repeat_CrashesCountOnce", testRepeatCrashes},
 }
 
-// repeatClusterKeys: what is not a shard's.
-func repeatClusterKeys(t *testing.T, b *backend) {
+// testRepeatClusterKeys repeats scripts on keys of the cluster.
+func testRepeatClusterKeys(t *testing.T, b *backend) {
 	c := b.open(t)
 	c.DB().ForTests().AddHook(twice{})
 	ctx := repeated(t.Context())
@@ -97,8 +96,8 @@ func repeatClusterKeys(t *testing.T, b *backend) {
 	}
 }
 
-// repeatSkip: one request buries one payload, and none of an id whose turn comes anyhow.
-func repeatSkip(t *testing.T, b *backend) {
+// testRepeatSkip: a repeated request buries one payload, and none of an id whose turn comes anyhow.
+func testRepeatSkip(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.c.DB().ForTests().AddHook(twice{})
 	r.ctx = repeated(r.ctx)
@@ -119,15 +118,15 @@ func repeatSkip(t *testing.T, b *backend) {
 	eq(t, "then", show(r.drain()...), "a[4 5]")
 }
 
-// repeatCrashes: seizures, each sent twice, count one crash each.
-func repeatCrashes(t *testing.T, b *backend) {
+// testRepeatCrashes: seizures that are each sent twice count one crash each.
+func testRepeatCrashes(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.c.DB().ForTests().AddHook(twice{})
 	r.ctx = repeated(r.ctx)
 	r.push(job("a", "1"))
 	for want := range 4 {
 		p, err := r.claim.Pop(r.ctx, PopRequest{IDs: 1, Bytes: 1, Slot: true})
-		r.no(err)
+		r.noErr(err)
 		eq(t, "popped", show(p.Jobs...), "a[1]")
 		r.own(Seize)
 		_, crashes := r.quarantine()

@@ -10,11 +10,12 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/lowkiq/lowkiq/internal/redistest"
-	"github.com/lowkiq/lowkiq/internal/tier"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/tier"
 )
 
-// A claim is with a replica when it is answered; when no replica answers, it says so.
+// TestClaimWaitsForReplica: a claim is on a replica when it is answered. If no replica answers, the claim
+// says so.
 func TestClaimWaitsForReplica(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -36,7 +37,7 @@ func TestClaimWaitsForReplica(t *testing.T) {
 	}
 }
 
-// Without replicas nothing is waited for, and Redis is asked about them once.
+// TestClaimWithoutReplicas: without replicas a claim does not wait, and asks Redis about them once.
 func TestClaimWithoutReplicas(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -51,7 +52,8 @@ func TestClaimWithoutReplicas(t *testing.T) {
 	}
 }
 
-// What was imported is with a replica when that is answered; a silent one is not waited for long.
+// TestImportWaitsForReplica: an import is on a replica when it is answered. A silent replica is not waited
+// for long.
 func TestImportWaitsForReplica(t *testing.T) {
 	tier.All(t)
 	t.Parallel()

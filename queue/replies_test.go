@@ -15,12 +15,12 @@ import (
 	. "github.com/lowkiq/lowkiq/queue"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/redisdb"
+	"github.com/lowkiq/lowkiq/internal/store/redisdb"
 )
 
-// How a client listens and looks, by a clock that only moves when all wait.
+// These tests run by a clock that moves only when all goroutines wait.
 
-// fakeReplies is the Redis of replies: the connections that listen, and what is to be found.
+// fakeReplies is the Redis of replies: the connections that listen, and the replies that it stores.
 type fakeReplies struct {
 	begun time.Time
 
@@ -87,7 +87,7 @@ func (f *fakeReplies) say(text string) {
 	sub.news <- redisdb.News{Payload: text}
 }
 
-// last is the present connection, and how many there have been.
+// last returns the present connection, and how many there have been.
 func (f *fakeReplies) last() (*fakeSubscription, int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -100,7 +100,7 @@ func (f *fakeReplies) lookedFor(id string) []int {
 	return slices.Clone(f.looks[id])
 }
 
-// newFakeReplies is inside of a bubble.
+// newFakeReplies must run inside a synctest bubble.
 func newFakeReplies(t *testing.T) (*fakeReplies, *Replies) {
 	t.Helper()
 	f := &fakeReplies{begun: time.Now(), looks: map[string][]int{}, found: map[string]Ended{}}
@@ -127,8 +127,8 @@ func TestRepliesAreLookedForLessAndLess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f, r := newFakeReplies(t)
-		call := r.Join(t.Context(), "a", "refused")
-		call.Pushed(nil, errors.New("refused"))
+		call := r.AddCalls(t.Context(), "a", "refused")
+		call.MarkStored(nil, errors.New("refused"))
 		time.Sleep(50 * time.Second)
 		eq(t, "looked for", f.lookedFor("a"), []int{1, 2, 4, 8, 16, 32, 48})
 		eq(t, "looked for what is refused", len(f.lookedFor("refused")), 0)
@@ -162,10 +162,10 @@ func TestRepliesAreDelivered(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f, r := newFakeReplies(t)
-		call := r.Join(t.Context(), "a", "b", "c", "early")
+		call := r.AddCalls(t.Context(), "a", "b", "c", "early")
 		defer call.Leave()
 		f.say(call.Token(3) + "\ndone") // before the push is answered
-		call.Pushed(nil, nil, nil, nil)
+		call.MarkStored(nil, nil, nil, nil)
 		f.say("nobodys " + call.Token(0) + " " + call.Token(1) + "\ndone\nsame\nfor both")
 		f.say(call.Token(0) + "\nburied\nlater")
 		f.say("")
@@ -182,14 +182,15 @@ func TestRepliesAreDelivered(t *testing.T) {
 	})
 }
 
-// A connection that is silent is asked whether it lives, and replaced if it does not.
+// TestSilentRepliesAreTested: a silent connection is tested with a ping, and replaced if it does not
+// answer.
 func TestSilentRepliesAreTested(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f, r := newFakeReplies(t)
-		call := r.Join(t.Context(), "a")
+		call := r.AddCalls(t.Context(), "a")
 		defer call.Leave()
-		call.Pushed(nil)
+		call.MarkStored(nil)
 		time.Sleep(95 * time.Second)
 		_, n := f.last()
 		eq(t, "connections", n, 1)
@@ -203,12 +204,13 @@ func TestSilentRepliesAreTested(t *testing.T) {
 	})
 }
 
-// A client listens for a minute after its last call, and again for the next.
+// TestRepliesListenWhileThereAreCalls: a client listens for a minute after its last call, and again for the
+// next call.
 func TestRepliesListenWhileThereAreCalls(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f, r := newFakeReplies(t)
-		first, second := r.Join(t.Context(), "a"), r.Join(t.Context(), "b")
+		first, second := r.AddCalls(t.Context(), "a"), r.AddCalls(t.Context(), "b")
 		first.Leave()
 		time.Sleep(2 * time.Minute)
 		listens := func(what string, want bool, connections int) {
@@ -229,15 +231,15 @@ func TestRepliesListenWhileThereAreCalls(t *testing.T) {
 		second.Leave()
 		time.Sleep(59 * time.Second)
 		listens("59 s after it", true, 1)
-		r.Join(t.Context(), "c").Leave()
+		r.AddCalls(t.Context(), "c").Leave()
 		time.Sleep(59 * time.Second)
 		listens("59 s after another", true, 1)
 		time.Sleep(2 * time.Second)
 		listens("a minute after it", false, 1)
 		time.Sleep(time.Hour)
-		again := r.Join(t.Context(), "d")
+		again := r.AddCalls(t.Context(), "d")
 		listens("with a new call", true, 2)
-		again.Pushed(nil)
+		again.MarkStored(nil)
 		f.say(again.Token(0) + "\ndone")
 		synctest.Wait()
 		eq(t, "its end", again.End(0), "done")
@@ -245,42 +247,43 @@ func TestRepliesListenWhileThereAreCalls(t *testing.T) {
 	})
 }
 
-// Redis does not confirm the subscription: a call waits a moment for it, and then looks.
-func TestRepliesThatAreNotHeard(t *testing.T) {
+// TestRepliesWithoutSubscription: Redis does not confirm the subscription. A call waits a moment for it, and
+// then looks for its reply.
+func TestRepliesWithoutSubscription(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f, r := newFakeReplies(t)
 		f.deaf = true
-		call := r.Join(t.Context(), "a")
+		call := r.AddCalls(t.Context(), "a")
 		eq(t, "waited for the subscription", time.Since(f.begun), 250*time.Millisecond)
-		call.Pushed(nil)
+		call.MarkStored(nil)
 		time.Sleep(5 * time.Second)
 		eq(t, "looked for", f.lookedFor("a"), []int{1, 2, 3, 4, 5})
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
 		began := time.Now()
-		other := r.Join(ended, "b")
+		other := r.AddCalls(ended, "b")
 		eq(t, "waited by a context that has ended", time.Since(began), 0)
 		other.Leave()
 		call.Leave()
 	})
 }
 
-// Close ends what waits, whatever it is about, and nothing runs any more; what comes later ends at once.
+// TestClosedReplies: Close ends all waiting calls and goroutines. Later calls end at once.
 func TestClosedReplies(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f, r := newFakeReplies(t)
-		call := r.Join(t.Context(), "stored", "pushing", "ended")
+		call := r.AddCalls(t.Context(), "stored", "pushing", "ended")
 		f.say(call.Token(2) + "\ndone")
 		synctest.Wait()
 		r.CloseAndWait()
 		for i, want := range []string{ErrClosed.Error(), ErrClosed.Error(), "done"} {
 			eq(t, fmt.Sprint("call ", i), call.End(i), want)
 		}
-		call.Pushed(nil, nil, nil)
+		call.MarkStored(nil, nil, nil)
 		call.Leave()
-		late := r.Join(t.Context(), "late")
+		late := r.AddCalls(t.Context(), "late")
 		eq(t, "late", late.End(0), ErrClosed.Error())
 		late.Leave()
 		r.CloseAndWait()
@@ -289,16 +292,16 @@ func TestClosedReplies(t *testing.T) {
 	})
 }
 
-// What cannot be looked for ends the wait, unless it may be possible later.
+// TestRepliesThatMayNotBeRead: an error of the look ends the wait, unless it may succeed later.
 func TestRepliesThatMayNotBeRead(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f, r := newFakeReplies(t)
-		call := r.Join(t.Context(), "gone", "waits")
+		call := r.AddCalls(t.Context(), "gone", "waits")
 		f.found["gone"] = Ended{Err: lowkiq.ErrNoReply}
 		time.Sleep(3 * time.Second)
 		eq(t, "looked for before it is stored", len(f.lookedFor("gone")), 0)
-		call.Pushed(nil, nil)
+		call.MarkStored(nil, nil)
 		time.Sleep(time.Second)
 		if got := call.End(0); !strings.Contains(got, lowkiq.ErrNoReply.Error()) {
 			t.Errorf("got %q, want %v", got, lowkiq.ErrNoReply)

@@ -13,14 +13,14 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/lowkiq/lowkiq/internal/envelope"
+	"github.com/lowkiq/lowkiq/internal/store/envelope"
 )
 
 // foreign is a channel that no call may name.
 const foreign = "lk:{elsewhere}:to:n/1"
 
-// addresses are what might stand where the address of a call is, with their tokens: what can be told is
-// kept, but not for ever.
+// addresses returns texts in place of a call's address, with their tokens. Replies that can be sent are
+// kept, for a limited time.
 func addresses(channel string) map[string]string {
 	all := map[string]string{}
 	for _, nobody := range []string{
@@ -39,14 +39,14 @@ func addresses(channel string) map[string]string {
 	return all
 }
 
-// replyDamage: whatever stands where the address of a call is, each script that ends its payload does all
-// that it is to do, tells the others, and tells no stranger.
-func replyDamage(t *testing.T, b *backend) {
+// testReplyDamage: whatever stands in place of a call's address, each script that ends its payload takes
+// all of its steps, answers the other calls, and sends nothing to a foreign channel.
+func testReplyDamage(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	keys, rdb := r.s.Keys(), r.c.DB().ForTests()
 	heard := rdb.Subscribe(r.ctx, foreign, "a channel with spaces", "*")
 	if _, err := heard.Receive(r.ctx); err != nil && strings.HasPrefix(err.Error(), "NOPERM") {
-		r.no(heard.Close()) // by its ACL the user has the channels lk:* alone, in scripts, too
+		r.noErr(heard.Close()) // by its ACL the user has the channels lk:* alone, in scripts, too
 		heard = rdb.Subscribe(r.ctx, foreign)
 	}
 	defer heard.Close()
@@ -62,13 +62,13 @@ func replyDamage(t *testing.T, b *backend) {
 	}
 	slices.Sort(bad)
 	ids := append(slices.Clone(bad), "good")
-	// push makes a job of each, whose record is written by hand.
+	// push writes the record of each id by hand.
 	push := func(ids ...string) {
 		t.Helper()
 		for _, id := range ids {
 			r.push(job(id, "data", replyTo(r.c, "good")))
 			if stored, ok := envelopes[id]; ok {
-				r.no(rdb.HSet(r.ctx, keys.Jobs, id, "a1234567\x00\x00"+stored).Err())
+				r.noErr(rdb.HSet(r.ctx, keys.Jobs, id, "a1234567\x00\x00"+stored).Err())
 			}
 		}
 	}
@@ -93,7 +93,7 @@ func replyDamage(t *testing.T, b *backend) {
 		{"complete", "done\nx", func() {
 			acks := Acks{Flight: pop(), IDs: whole}
 			for _, id := range whole {
-				acks.Answers = append(acks.Answers, Answer{ID: id, Callers: 1, Result: []byte("x"), Stated: true, State: []byte("s")})
+				acks.Answers = append(acks.Answers, Answer{ID: id, Callers: 1, Result: []byte("x"), SetState: true, State: []byte("s")})
 			}
 			acked, err := r.claim.Ack(r.ctx, acks)
 			n("acked", len(whole), acked, err)
@@ -119,7 +119,7 @@ func replyDamage(t *testing.T, b *backend) {
 		{"crowd", "deleted", func() { r.badCrowd(envelopes, bad, browse.Of(r.q).Delete) }},
 		{"crowd that is killed", "buried\n", func() { r.badCrowd(envelopes, bad, browse.Of(r.q).Bury) }},
 	} {
-		r.no(rdb.Del(r.ctx, keys.ReplyTo("good")).Err())
+		r.noErr(rdb.Del(r.ctx, keys.ReplyTo("good")).Err())
 		end.do()
 		eq(t, end.name+": left", len(r.drain()), 0) // but the marks of what people have ended
 		eq(t, end.name+": the good one", r.reply("good"), end.want)
@@ -135,16 +135,16 @@ func replyDamage(t *testing.T, b *backend) {
 		if exists := rdb.Exists(r.ctx, keys.ReplyTo("tok")).Val(); exists > 0 {
 			t.Errorf("%s: the reply to what is no address of a call is %q", end.name, r.reply("tok"))
 		}
-		r.no2(browse.Of(r.q).Delete(r.ctx, browse.StateMorgue, append(ids, "crowd")...))
+		r.noErr2(browse.Of(r.q).Delete(r.ctx, browse.StateMorgue, append(ids, "crowd")...))
 		st, err := readState(r.s, r.ctx)
 		if err != nil || len(st.jobs)+len(st.morgue) > 0 {
 			t.Fatalf("%s: left %v and %v, %v", end.name, st.jobs, st.morgue, err)
 		}
 	}
-	r.no(rdb.Publish(r.ctx, foreign, "end").Err())
+	r.noErr(rdb.Publish(r.ctx, foreign, "end").Err())
 	for {
-		msg, err := heard.ReceiveMessage(r.ctx)
-		r.no(err)
+		msg, err := r.receive(heard)
+		r.noErr(err)
 		if msg.Payload == "end" {
 			break
 		}
@@ -162,7 +162,7 @@ func (r *rig) buryAll(flight int64, policy Policy, ids []string) {
 	eq(r.t, "buried", fmt.Sprint(n, err), fmt.Sprint(len(ids), " <nil>"))
 }
 
-// badCrowd has such payloads in the spill, among others of one id, which then ends.
+// badCrowd puts such payloads into the spill, among others of an id, and ends the id.
 func (r *rig) badCrowd(envelopes map[string]string, bad []string, end func(ctx context.Context, state browse.State, ids ...string) (int, error)) {
 	r.t.Helper()
 	keys, rdb := r.s.Keys(), r.c.DB().ForTests()
@@ -170,8 +170,8 @@ func (r *rig) badCrowd(envelopes map[string]string, bad []string, end func(ctx c
 	r.crowds(40, 3, "crowd")
 	for i, id := range bad {
 		key := "\xbf\xf0\x00\x00\x00\x00\x00\x00" + fmt.Sprintf("%012d", 500000000900+i)
-		r.no(rdb.ZAdd(r.ctx, keys.Spill, redis.Z{Member: "w5:crowd:" + key + envelopes[id]}).Err())
-		r.no(rdb.HSet(r.ctx, keys.Spillx, "w5:crowd:"+bareOf(envelopes[id]), key).Err())
+		r.noErr(rdb.ZAdd(r.ctx, keys.Spill, redis.Z{Member: "w5:crowd:" + key + envelopes[id]}).Err())
+		r.noErr(rdb.HSet(r.ctx, keys.Spillx, "w5:crowd:"+bareOf(envelopes[id]), key).Err())
 	}
 	n, err := end(r.ctx, browse.Anywhere, "crowd")
 	eq(r.t, "ended", fmt.Sprint(n, err), "1 <nil>")

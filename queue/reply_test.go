@@ -14,21 +14,21 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/envelope"
-	"github.com/lowkiq/lowkiq/internal/redisdb"
+	"github.com/lowkiq/lowkiq/internal/store/envelope"
+	"github.com/lowkiq/lowkiq/internal/store/redisdb"
 )
 
-// Replies to calls, results and states, as Redis has them. The model (property_calls_test.go) holds for
+// Replies to calls, results and states, as Redis stores them. The model (property_calls_test.go) tests
 // random ones.
 var replyTests = []testCase{
-	{"Reply_OfEachEnd", replyOfEachEnd},
-	{"Reply_LongIsKeptOnce", replyLong},
-	{"Reply_IsThatOfItsEnd", replyOfItsEnd},
-	{"Answer_CountsForItsFlight", answerOfItsFlight},
-	{"States_Expire", statesExpire},
-	{"Answers_InParts", answersInParts},
-	{"Reply_IsToldOnEachMaster", replyOnEachMaster},
-	{"Reply_NoAddressEndsAScript", replyDamage},
+	{"Reply_OfEachEnd", testReplyOfEachEnd},
+	{"Reply_LongIsKeptOnce", testReplyLong},
+	{"Reply_SaysHowItsPayloadEnded", testReplyOfItsPayload},
+	{"Answer_CountsForItsFlight", testAnswerOfItsFlight},
+	{"States_Expire", testStatesExpire},
+	{"Answers_InParts", testAnswersInParts},
+	{"Reply_IsPublishedOnEachMaster", testReplyOnEachMaster},
+	{"Reply_BadAddressStopsNoScript", testReplyDamage},
 }
 
 // replyTo makes a push a call.
@@ -38,7 +38,7 @@ func replyTo(c *Client, token string) func(*lowkiq.Push) {
 	}
 }
 
-// called is a job that is called, for each of the tokens one.
+// called returns jobs with calls, one for each token.
 func (r *rig) called(id string, tokens ...string) (jobs []lowkiq.Push) {
 	for _, token := range tokens {
 		jobs = append(jobs, job(id, "same", replyTo(r.c, token)))
@@ -46,12 +46,12 @@ func (r *rig) called(id string, tokens ...string) (jobs []lowkiq.Push) {
 	return jobs
 }
 
-// answered is the ack of an id whose handler says text, and keeps it.
+// answered returns the ack of an id with text as its result and its state.
 func (r *rig) answered(flight int64, id, text string) Acks {
-	return Acks{Flight: flight, IDs: []string{id}, Answers: []Answer{{ID: id, Callers: 1, Result: []byte(text), State: []byte(text), Stated: true}}}
+	return Acks{Flight: flight, IDs: []string{id}, Answers: []Answer{{ID: id, Callers: 1, Result: []byte(text), State: []byte(text), SetState: true}}}
 }
 
-// reply is what is kept under a token, "" if nothing is.
+// reply returns the reply stored under a token, "" if there is none.
 func (r *rig) reply(token string) string {
 	r.t.Helper()
 	rdb, keys := r.c.DB().ForTests(), r.s.Keys()
@@ -62,11 +62,11 @@ func (r *rig) reply(token string) string {
 	if err == redis.Nil {
 		return ""
 	}
-	r.no(err)
+	r.noErr(err)
 	return text
 }
 
-func replyOfEachEnd(t *testing.T, b *backend) {
+func testReplyOfEachEnd(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	end := func(token, want string, end func()) {
 		t.Helper()
@@ -98,7 +98,7 @@ func replyOfEachEnd(t *testing.T, b *backend) {
 		flying("crash")
 		r.own(Seize)
 		_, err := r.claim.Pop(r.ctx, PopRequest{IDs: 1, Bytes: 1, MaxCrashes: 1, Slot: true})
-		r.no(err)
+		r.noErr(err)
 		r.own(Seize)
 	})
 	one := func(n int, err error) { t.Helper(); eq(t, "changed", fmt.Sprint(n, err), "1 <nil>") }
@@ -144,15 +144,15 @@ func tokens(name string, n int) (all []string) {
 	return all
 }
 
-// ackAll acks one job.
+// ackAll acks a job.
 func (r *rig) ackAll(acks Acks) {
 	r.t.Helper()
 	n, err := r.claim.Ack(r.ctx, acks)
 	eq(r.t, "acked", fmt.Sprint(n, err), "1 <nil>")
 }
 
-// replyLong: a result of 256 KiB for 2,000 calls is kept once.
-func replyLong(t *testing.T, b *backend) {
+// testReplyLong: a result of 256 KiB for 2,000 calls is stored once.
+func testReplyLong(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	all := tokens("t", map[bool]int{false: 2000, true: 200}[b.mini]) // the embedded Redis joins no more texts at once
 	r.push(r.called("a", all...)...)
@@ -166,7 +166,7 @@ func replyLong(t *testing.T, b *backend) {
 		}
 		return nil
 	})
-	r.no(err)
+	r.noErr(err)
 	bytes, kinds := 0, map[string]bool{}
 	for i, one := range stored {
 		text := one.(*redis.StringCmd).Val()
@@ -181,8 +181,9 @@ func replyLong(t *testing.T, b *backend) {
 	}
 }
 
-// replyOfItsEnd: calls that were buried together end apart when they come back. A reply says how its own payload ended.
-func replyOfItsEnd(t *testing.T, b *backend) {
+// testReplyOfItsPayload: calls that were buried together end separately when they come back. A reply says how
+// its own payload ended.
+func testReplyOfItsPayload(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	half := strings.Repeat("x", 600<<10)
 	r.push(job("a", "1", score(1), replyTo(r.c, "one")), job("a", "2", score(2), replyTo(r.c, "two")), job("a", half, score(4), replyTo(r.c, "last")))
@@ -196,7 +197,7 @@ func replyOfItsEnd(t *testing.T, b *backend) {
 	first, second := strings.Repeat("first ", 100), strings.Repeat("second ", 100)
 	bury(first, 3)
 	_, err := browse.Of(r.q).Requeue(r.ctx, browse.StateMorgue, "a")
-	r.no(err)
+	r.noErr(err)
 	r.push(job("a", half, score(3))) // the last one is for the next flight
 	bury(second, 3)
 	for token, want := range map[string]string{"one": second, "two": second, "last": first} {
@@ -207,8 +208,8 @@ func replyOfItsEnd(t *testing.T, b *backend) {
 	eq(t, "an ack that does not know of the call", r.reply("last"), "buried\n"+first)
 }
 
-// answerOfItsFlight: an ack that is late comes together with that of a newer flight of its id.
-func answerOfItsFlight(t *testing.T, b *backend) {
+// testAnswerOfItsFlight: a late ack comes together with the ack of a newer flight of its id.
+func testAnswerOfItsFlight(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.push(r.called("a", "first")...)
 	_, first := r.popOne("a")
@@ -221,7 +222,7 @@ func answerOfItsFlight(t *testing.T, b *backend) {
 	eq(t, "first", r.reply("first"), "done\nfirst")
 	eq(t, "second", r.reply("second"), "done\nsecond")
 	st, err := readState(r.s, r.ctx)
-	r.no(err)
+	r.noErr(err)
 	eq(t, "states", st.states, map[string]string{"a": "second"})
 	late.Rest = true
 	n, err = r.claim.Ack(r.ctx, late)
@@ -229,8 +230,8 @@ func answerOfItsFlight(t *testing.T, b *backend) {
 	eq(t, "second, later", r.reply("second"), "done\nsecond")
 }
 
-// statesExpire: an answer takes the oldest states along, up to 100 that are older than they are kept.
-func statesExpire(t *testing.T, b *backend) {
+// testStatesExpire: an answer deletes up to 100 of the oldest states that have expired.
+func testStatesExpire(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	write := func(keep time.Duration, ids ...string) {
 		t.Helper()
@@ -242,21 +243,21 @@ func statesExpire(t *testing.T, b *backend) {
 			acks := Acks{Flight: p.Flight, Rest: true}
 			for _, job := range p.Jobs {
 				acks.IDs = append(acks.IDs, job.ID)
-				acks.Answers = append(acks.Answers, Answer{ID: job.ID, State: []byte(job.ID), Stated: true, StateFor: keep})
+				acks.Answers = append(acks.Answers, Answer{ID: job.ID, State: []byte(job.ID), SetState: true, StateFor: keep})
 			}
 			n, err := r.claim.Ack(r.ctx, acks)
-			r.no(err)
+			r.noErr(err)
 			done += n
 		}
 	}
 	left := func() int {
 		t.Helper()
 		st, err := readState(r.s, r.ctx)
-		r.no(err)
+		r.noErr(err)
 		return len(st.states)
 	}
 	write(0, idsOf("old", 150)...)
-	r.no(pass(r.s, r.ctx, time.Now().UnixMicro(), (2 * time.Hour).Microseconds()))
+	r.noErr(pass(r.s, r.ctx, time.Now().UnixMicro(), (2 * time.Hour).Microseconds()))
 	write(0, "young")
 	eq(t, "states that are kept for ever", left(), 151)
 	write(time.Hour, "young")
@@ -267,12 +268,13 @@ func statesExpire(t *testing.T, b *backend) {
 	eq(t, "after a third", left(), 2)
 	r.push(job("young", "1"))
 	_, flight := r.popOne("young")
-	r.ackAll(Acks{Flight: flight, IDs: []string{"young"}, Answers: []Answer{{ID: "young", Stated: true}}})
+	r.ackAll(Acks{Flight: flight, IDs: []string{"young"}, Answers: []Answer{{ID: "young", SetState: true}}})
 	eq(t, "after one was deleted", left(), 1)
 }
 
-// answersInParts: answers of more than a script gets come in several, each with the acks of its own.
-func answersInParts(t *testing.T, b *backend) {
+// testAnswersInParts: answers that are too heavy for one script are sent by several, each with its own
+// acks.
+func testAnswersInParts(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	ids := idsOf("id", 12)
 	var jobs []lowkiq.Push
@@ -283,28 +285,28 @@ func answersInParts(t *testing.T, b *backend) {
 	p := r.pop(13)
 	rest := Acks{Flight: p.Flight, IDs: append([]string{"quiet"}, ids...), Rest: true}
 	for i, id := range ids {
-		answer := Answer{ID: id, Callers: 1, Result: []byte(strings.Repeat(id[len(id)-1:], lowkiq.MaxResultBytes)), Stated: i%2 == 0, State: []byte(id)}
+		answer := Answer{ID: id, Callers: 1, Result: []byte(strings.Repeat(id[len(id)-1:], lowkiq.MaxResultBytes)), SetState: i%2 == 0, State: []byte(id)}
 		rest.Answers = append(rest.Answers, answer)
 	}
 	_, last := r.popOne("last")
-	n, err := r.claim.Ack(r.ctx, rest, Acks{Flight: last, IDs: []string{"last"}, Answers: []Answer{{ID: "last", Stated: true, State: []byte("s")}}})
+	n, err := r.claim.Ack(r.ctx, rest, Acks{Flight: last, IDs: []string{"last"}, Answers: []Answer{{ID: "last", SetState: true, State: []byte("s")}}})
 	eq(t, "acked", fmt.Sprint(n, err), "14 <nil>")
 	for i, id := range ids {
 		eq(t, "reply to "+id, r.reply("t-"+id), "done\n"+string(rest.Answers[i].Result))
 	}
 	st, err := readState(r.s, r.ctx)
-	r.no(err)
+	r.noErr(err)
 	eq(t, "states", len(st.states), 7)
 	eq(t, "left", len(st.jobs), 0)
 }
 
-// replyOnEachMaster: who called may listen to another server of a Redis Cluster than that which has the
+// testReplyOnEachMaster: a caller may listen at another server of a Redis Cluster than the server of the
 // shard.
-func replyOnEachMaster(t *testing.T, b *backend) {
+func testReplyOnEachMaster(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	var mu sync.Mutex // guards listening
 	var listening []*redis.PubSub
-	r.no(r.c.DB().EachMaster(r.ctx, func(ctx context.Context, master *redisdb.DB) error {
+	r.noErr(r.c.DB().EachMaster(r.ctx, func(ctx context.Context, master *redisdb.DB) error {
 		sub := master.ForTests().Subscribe(r.ctx, r.c.DB().Keys.Replies("test"))
 		mu.Lock()
 		defer mu.Unlock()
@@ -317,8 +319,8 @@ func replyOnEachMaster(t *testing.T, b *backend) {
 	r.ackAll(r.answered(flight, "a", "42"))
 	for _, sub := range listening {
 		defer sub.Close()
-		msg, err := sub.ReceiveMessage(r.ctx)
-		r.no(err)
+		msg, err := r.receive(sub)
+		r.noErr(err)
 		eq(t, "told", msg.Payload, "token\ndone\n42")
 	}
 }

@@ -11,10 +11,12 @@ import (
 	"github.com/lowkiq/lowkiq/queue/browse"
 
 	"github.com/lowkiq/lowkiq"
+
+	"github.com/redis/go-redis/v9"
 )
 
-// rig is a queue of one shard with its owner, and what most tests do to it. At the
-// end of the test the shard's keys must agree with each other.
+// rig is a queue of one shard with its owner, and the steps of most tests. At the end of the test the
+// shard's keys must agree with each other.
 type rig struct {
 	t         *testing.T
 	ctx       context.Context
@@ -33,7 +35,7 @@ func newRig(t *testing.T, b *backend, change ...func(*Config)) *rig {
 	return r
 }
 
-// rigOn is a rig without an owner.
+// rigOn returns a rig without an owner.
 func rigOn(t *testing.T, c *Client) *rig {
 	q := newQueue(t, c, 1)
 	r := &rig{t: t, ctx: t.Context(), c: c, q: q, s: q.Shard(0)}
@@ -50,13 +52,13 @@ func (r *rig) own(cause Cause) *Claim {
 	r.t.Helper()
 	r.instances++
 	seen, err := r.s.Owner(r.ctx)
-	r.no(err)
+	r.noErr(err)
 	r.claim, err = r.s.Claim(r.ctx, fmt.Sprint("n/", r.instances), cause, seen)
-	r.no(err)
+	r.noErr(err)
 	return r.claim
 }
 
-func (r *rig) no(err error) {
+func (r *rig) noErr(err error) {
 	r.t.Helper()
 	if err != nil {
 		r.t.Fatal(err)
@@ -70,7 +72,7 @@ func eq[V any](t *testing.T, what string, got, want V) {
 	}
 }
 
-// job makes "id payload" a push; words after that are options.
+// job makes a push of an id and a payload.
 func job(id, payload string, options ...func(*lowkiq.Push)) lowkiq.Push {
 	p := lowkiq.Push{ID: id, Payload: []byte(payload)}
 	for _, f := range options {
@@ -89,14 +91,14 @@ func in(d time.Duration) func(*lowkiq.Push) {
 func (r *rig) push(jobs ...lowkiq.Push) []Result {
 	r.t.Helper()
 	results, err := r.q.Push(r.ctx, jobs...)
-	r.no(err)
+	r.noErr(err)
 	return results
 }
 
 func (r *rig) pop(n int) Popped {
 	r.t.Helper()
 	p, err := r.claim.Pop(r.ctx, PopRequest{IDs: n, Bytes: 1 << 30, MaxCrashes: 3})
-	r.no(err)
+	r.noErr(err)
 	return p
 }
 
@@ -113,29 +115,40 @@ func (r *rig) popOne(id string) (lowkiq.Job, int64) {
 func (r *rig) ack(flight int64, ids ...string) int {
 	r.t.Helper()
 	n, err := r.claim.Ack(r.ctx, Acks{Flight: flight, IDs: ids})
-	r.no(err)
+	r.noErr(err)
 	return n
 }
 
 func (r *rig) nack(flight int64, id string, kind NackKind, retry int, delay time.Duration) {
 	r.t.Helper()
 	n, err := r.claim.Nack(r.ctx, Nack{Flight: flight, ID: id, Kind: kind, RetryCount: retry, Delay: delay, Error: "boom"})
-	r.no(err)
+	r.noErr(err)
 	eq(r.t, "nacked", n, 1)
 }
 
 func (r *rig) bury(flight int64, id string, policy Policy) {
 	r.t.Helper()
 	n, err := r.claim.Bury(r.ctx, Burial{Flight: flight, ID: id, Policy: policy, RetryCount: 25, Error: "exhausted"})
-	r.no(err)
-	eq(r.t, "buried", n, 1)
+	r.noErr(err)
+	if n != 1 {
+		db, k := r.c.DB().ForTests(), r.s.Keys()
+		r.t.Errorf("buried: got %d, want 1 of flight %d; the claim is %v, in flight are %q, blocked %q, records %q", n, flight,
+			db.HGetAll(r.ctx, k.Claim).Val(), db.LRange(r.ctx, k.Flight, 0, -1).Val(), db.ZRange(r.ctx, k.Blocked, 0, -1).Val(), db.HGetAll(r.ctx, k.Jobs).Val())
+	}
+}
+
+// receive returns the next message of a subscription, or an error if there is none within the patience.
+func (r *rig) receive(sub *redis.PubSub) (*redis.Message, error) {
+	ctx, cancel := context.WithTimeout(r.ctx, patience)
+	defer cancel()
+	return sub.ReceiveMessage(ctx)
 }
 
 // find returns a job that must be in this state.
 func (r *rig) find(id string, state browse.State) browse.Listed {
 	r.t.Helper()
 	found, ok, err := browse.Of(r.q).Job(r.ctx, id)
-	r.no(err)
+	r.noErr(err)
 	if !ok || found.State != state {
 		r.t.Fatalf("job %s: got %v, %s, want %s", id, ok, found.State, state)
 	}
@@ -149,7 +162,7 @@ func (r *rig) gone(id string) {
 	}
 }
 
-// show is ids with their payloads in order.
+// show returns ids with their payloads in order.
 func show(jobs ...lowkiq.Job) string {
 	var b strings.Builder
 	for _, j := range jobs {
@@ -158,7 +171,7 @@ func show(jobs ...lowkiq.Job) string {
 	return strings.TrimSpace(b.String())
 }
 
-// drain pops and acks everything that is due, and returns it.
+// drain pops and acks all due jobs, and returns them.
 func (r *rig) drain() (jobs []lowkiq.Job) {
 	r.t.Helper()
 	for {
@@ -173,7 +186,7 @@ func (r *rig) drain() (jobs []lowkiq.Job) {
 	}
 }
 
-// near says that a time is about now plus d.
+// near fails the test unless a time is about now plus d.
 func near(t *testing.T, what string, got time.Time, d time.Duration) {
 	t.Helper()
 	if off := time.Until(got) - d; off > time.Minute || off < -time.Minute {
@@ -181,7 +194,7 @@ func near(t *testing.T, what string, got time.Time, d time.Duration) {
 	}
 }
 
-// anyOf are ids as arguments of a script.
+// anyOf returns ids as arguments of a script.
 func anyOf(ids []string) (args []any) {
 	for _, id := range ids {
 		args = append(args, id)

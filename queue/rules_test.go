@@ -11,44 +11,45 @@ import (
 
 	. "github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/rules"
 
 	"pgregory.net/rapid"
 
 	"github.com/lowkiq/lowkiq"
 )
 
-// One test per rule of section 4 of the design that lives in the queue.
+// ruleTests has a test for each rule in section 4 of the design that package queue implements.
 var ruleTests = []testCase{
-	{"Rule_PayloadsAreASetWithTheSmallestScore", ruleSet},
-	{"Rule_EqualScoresKeepPushOrder", ruleEqualScores},
-	{"Rule_NewIntoQueuedKeepsDueTimeAndRetryCount", ruleNewIntoQueued},
-	{"Rule_FailedIntoQueuedTheFailedJobWins", ruleFailedIntoQueued},
-	{"Rule_PostponeAndReturnSpendNoRetry", rulePostpone},
-	{"Rule_MorgueIntoQueuedIsFreshAndDueNow", ruleMorgueIntoQueued},
-	{"Rule_SkipBuriesTheSmallestScore", ruleSkip},
-	{"Rule_BuryBuriesTheFlight", ruleBury},
-	{"Rule_BlockWaitsForAPerson", ruleBlock},
-	{"Rule_ParkedWaitsSinceItsOwnTime", ruleParked},
-	{"Rule_DefaultScoresRiseStrictly", ruleDefaultScores},
-	{"Rule_LimitsRefuseThatJobOnly", ruleLimits},
-	{"Rule_MergesDropNothing", ruleMergesDropNothing},
-	{"Rule_PeopleLeaveAFlightAlone", ruleFlightAlone},
-	{"Rule_ScoresKeepTheirBits", ruleScoreBits},
-	{"Rule_IDsAndPayloadsAreAnyBytes", ruleAnyBytes},
-	{"Rule_DueJobsComeByDueTime", ruleDueOrder},
-	{"Rule_HeadersAreNoPartOfEquality", ruleHeaders},
-	{"Rule_HeadersComeBack", ruleHeadersComeBack},
-	{"Rule_BadHeadersRefuseTheirJob", ruleBadHeaders},
+	{"Rule_PayloadsAreASetWithTheSmallestScore", testRuleSet},
+	{"Rule_EqualScoresKeepPushOrder", testRuleEqualScores},
+	{"Rule_NewIntoQueuedKeepsDueTimeAndRetryCount", testRuleNewIntoQueued},
+	{"Rule_FailedIntoQueuedTheFailedJobWins", testRuleFailedIntoQueued},
+	{"Rule_PostponeAndReturnSpendNoRetry", testRulePostpone},
+	{"Rule_MorgueIntoQueuedIsFreshAndDueNow", testRuleMorgueIntoQueued},
+	{"Rule_SkipBuriesTheSmallestScore", testRuleSkip},
+	{"Rule_BuryBuriesTheFlight", testRuleBury},
+	{"Rule_BlockWaitsForAPerson", testRuleBlock},
+	{"Rule_ParkedWaitsSinceItsOwnTime", testRuleParked},
+	{"Rule_DefaultScoresRiseStrictly", testRuleDefaultScores},
+	{"Rule_LimitsRefuseThatJobOnly", testRuleLimits},
+	{"Rule_MergesDropNothing", testRuleMergesDropNothing},
+	{"Rule_PeopleLeaveAFlightAlone", testRuleFlightAlone},
+	{"Rule_ScoresKeepTheirBits", testRuleScoreBits},
+	{"Rule_IDsAndPayloadsAreAnyBytes", testRuleAnyBytes},
+	{"Rule_DueJobsComeByDueTime", testRuleDueOrder},
+	{"Rule_HeadersAreNoPartOfEquality", testRuleHeaders},
+	{"Rule_HeadersComeBack", testRuleHeadersComeBack},
+	{"Rule_BadHeadersRefuseTheirJob", testRuleBadHeaders},
 }
 
-func ruleSet(t *testing.T, b *backend) {
+func testRuleSet(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.push(job("a", "x", score(5)), job("a", "y", score(3)))
 	got := r.push(job("a", "x", score(1)), job("a", "y", score(4)))
 	eq(t, "merged", []bool{got[0].Merged, got[1].Merged}, []bool{true, true})
 	a, _ := r.popOne("a")
 	eq(t, "payloads", fmt.Sprint(a.Payloads), fmt.Sprint([]lowkiq.Payload{{Score: 1, Data: []byte("x")}, {Score: 3, Data: []byte("y")}}))
-	// Within one push, in every form, as well.
+	// The same within one push, in every form.
 	for _, options := range [][]func(*lowkiq.Push){nil, {score(2)}, {in(-time.Hour)}} {
 		results := r.push(job("b", "x", options...), job("c", "z", options...), job("b", "x", options...))
 		eq(t, "second in one push merged", results[2].Merged, true)
@@ -56,7 +57,7 @@ func ruleSet(t *testing.T, b *backend) {
 	}
 }
 
-func ruleEqualScores(t *testing.T, b *backend) {
+func testRuleEqualScores(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	var want []string
 	for i := range 100 { // past the spill
@@ -68,7 +69,7 @@ func ruleEqualScores(t *testing.T, b *backend) {
 	eq(t, "order", dataOf(a.Payloads), append(append([]string{"first"}, want...), "last"))
 }
 
-func ruleNewIntoQueued(t *testing.T, b *backend) {
+func testRuleNewIntoQueued(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.push(job("later", "1", in(2*time.Hour)))
 	r.push(job("later", "2"), job("later", "3", in(time.Hour)))
@@ -86,7 +87,7 @@ func ruleNewIntoQueued(t *testing.T, b *backend) {
 	eq(t, "payloads", show(failed.Job), "failed[1 2]")
 }
 
-func ruleFailedIntoQueued(t *testing.T, b *backend) {
+func testRuleFailedIntoQueued(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.push(job("a", "x", score(2)))
 	_, flight := r.popOne("a")
@@ -98,7 +99,7 @@ func ruleFailedIntoQueued(t *testing.T, b *backend) {
 	eq(t, "payloads", fmt.Sprint(a.Payloads), fmt.Sprint([]lowkiq.Payload{{Score: 0, Data: []byte("x")}, {Score: 1, Data: []byte("y")}}))
 }
 
-func rulePostpone(t *testing.T, b *backend) {
+func testRulePostpone(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.push(job("a", "1"), job("b", "1"))
 	p := r.pop(2)
@@ -111,14 +112,14 @@ func rulePostpone(t *testing.T, b *backend) {
 	eq(t, "returned to the head", show(r.drain()...), "b[1] c[1]")
 }
 
-func ruleMorgueIntoQueued(t *testing.T, b *backend) {
+func testRuleMorgueIntoQueued(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.push(job("a", "dead", score(1)))
 	_, flight := r.popOne("a")
 	r.bury(flight, "a", Bury)
 	r.push(job("a", "new", score(0), in(time.Hour)), job("a", "dead", score(2)))
 	n, err := browse.Of(r.q).Requeue(r.ctx, browse.StateMorgue, "a")
-	r.no(err)
+	r.noErr(err)
 	eq(t, "requeued", n, 1)
 	a := r.find("a", browse.StateReady)
 	near(t, "due time", a.PerformAt, 0)
@@ -127,7 +128,7 @@ func ruleMorgueIntoQueued(t *testing.T, b *backend) {
 	eq(t, "due", show(r.drain()...), "a[new dead]")
 }
 
-func ruleSkip(t *testing.T, b *backend) {
+func testRuleSkip(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.push(job("a", "2", score(2)), job("a", "1", score(1)), job("a", "1b", score(1)))
 	_, flight := r.popOne("a")
@@ -143,7 +144,7 @@ func ruleSkip(t *testing.T, b *backend) {
 	eq(t, "morgue's retry count", dead[0].RetryCount, 25)
 }
 
-func ruleBury(t *testing.T, b *backend) {
+func testRuleBury(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.push(job("a", "1"), job("a", "2"))
 	_, flight := r.popOne("a")
@@ -155,11 +156,11 @@ func ruleBury(t *testing.T, b *backend) {
 	dead := whole(t, r.q, browse.Query{State: browse.StateMorgue})
 	eq(t, "morgue", show(dead[0].Job), "a[1 2]")
 	stats, err := r.q.Stats(r.ctx)
-	r.no(err)
+	r.noErr(err)
 	eq(t, "payloads in the morgue", stats.Morgue, 2)
 }
 
-func ruleBlock(t *testing.T, b *backend) {
+func testRuleBlock(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.push(job("a", "1"))
 	_, flight := r.popOne("a")
@@ -167,23 +168,23 @@ func ruleBlock(t *testing.T, b *backend) {
 	r.bury(flight, "a", Block)
 	r.push(job("a", "3"))
 	n, err := browse.Of(r.q).RunNow(r.ctx, "a")
-	r.no(err)
+	r.noErr(err)
 	eq(t, "run now", n, 0)
 	eq(t, "popped", show(r.drain()...), "")
 	eq(t, "accumulated", show(r.find("a", browse.StateBlocked).Job), "a[1 2 3]")
 	n, err = browse.Of(r.q).BuryOldest(r.ctx, browse.StateBlocked, "a")
-	r.no(err)
+	r.noErr(err)
 	eq(t, "skipped", n, 1)
 	eq(t, "goes on", show(r.drain()...), "a[2 3]")
 	r.push(job("b", "1"))
 	_, flight = r.popOne("b")
 	r.bury(flight, "b", Block)
 	_, err = browse.Of(r.q).Requeue(r.ctx, browse.StateBlocked, "b")
-	r.no(err)
+	r.noErr(err)
 	eq(t, "unblocked", show(r.drain()...), "b[1]")
 }
 
-func ruleParked(t *testing.T, b *backend) {
+func testRuleParked(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.push(job("past", "1"), job("future", "1"))
 	p := r.pop(2)
@@ -196,7 +197,7 @@ func ruleParked(t *testing.T, b *backend) {
 	eq(t, "due", show(r.drain()...), "past[2]")
 }
 
-func ruleDefaultScores(t *testing.T, b *backend) {
+func testRuleDefaultScores(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	last := 0.0
 	rise := func(when string) {
@@ -232,18 +233,18 @@ func ruleDefaultScores(t *testing.T, b *backend) {
 		}
 	}
 	rise("as the clock goes")
-	// Redis's clock was ahead an hour ago: scores go on from where they were.
+	// Redis's clock was ahead an hour ago. Scores continue from there.
 	ahead := time.Now().Add(time.Hour).UnixMicro()
-	r.no(r.c.DB().ForTests().HSet(r.ctx, r.s.Keys().Count, "last", ahead).Err())
+	r.noErr(r.c.DB().ForTests().HSet(r.ctx, r.s.Keys().Count, "last", ahead).Err())
 	rise("after the clock went back")
 	if last < float64(ahead)/1e6 {
 		t.Errorf("score: got %v, want more than the last one, %v", last, float64(ahead)/1e6)
 	}
 }
 
-func ruleLimits(t *testing.T, b *backend) {
+func testRuleLimits(t *testing.T, b *backend) {
 	r := newRig(t, b)
-	r.no(r.c.SetRules("q", PushRules{Payloads: 40, IDPayload: 6000}))
+	r.noErr(r.c.SetRules("q", PushRules{Push: rules.Push{Payloads: 40, IDPayload: 6000}}))
 	fill := func(id string, n, size int) {
 		for i := range n {
 			r.push(job(id, fmt.Sprintf("%0*d", size, i)))
@@ -266,9 +267,9 @@ func ruleLimits(t *testing.T, b *backend) {
 	r.gone("big")
 }
 
-func ruleMergesDropNothing(t *testing.T, b *backend) {
+func testRuleMergesDropNothing(t *testing.T, b *backend) {
 	r := newRig(t, b)
-	r.no(r.c.SetRules("q", PushRules{Payloads: 3}))
+	r.noErr(r.c.SetRules("q", PushRules{Push: rules.Push{Payloads: 3}}))
 	r.push(job("a", "1"), job("a", "2"), job("a", "3"))
 	_, flight := r.popOne("a")
 	r.push(job("a", "4"), job("a", "5"), job("a", "6"))
@@ -280,7 +281,7 @@ func ruleMergesDropNothing(t *testing.T, b *backend) {
 	eq(t, "merged", show(r.drain()...), "a[1 2 3 4 5 6]")
 }
 
-func ruleFlightAlone(t *testing.T, b *backend) {
+func testRuleFlightAlone(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	actions := map[string]func(...string) (int, error){
 		"delete":  func(ids ...string) (int, error) { return browse.Of(r.q).Delete(r.ctx, browse.Anywhere, ids...) },
@@ -292,11 +293,11 @@ func ruleFlightAlone(t *testing.T, b *backend) {
 		r.push(job(id, "flying"))
 		_, flight := r.popOne(id)
 		n, err := act(id)
-		r.no(err)
+		r.noErr(err)
 		eq(t, name+" with nothing waiting", n, 0)
 		r.push(job(id, "parked", in(time.Hour)))
 		n, err = act(id)
-		r.no(err)
+		r.noErr(err)
 		eq(t, name+" of what was parked", n, 1)
 		eq(t, name+": still flying", show(r.find(id, browse.StateInFlight).Job), id+"[flying]")
 		eq(t, name+": acked", r.ack(flight, id), 1)
@@ -308,7 +309,7 @@ func ruleFlightAlone(t *testing.T, b *backend) {
 	}
 }
 
-func ruleScoreBits(t *testing.T, b *backend) {
+func testRuleScoreBits(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	n := 0
 	rapid.Check(t, func(rt *rapid.T) {
@@ -318,8 +319,8 @@ func ruleScoreBits(t *testing.T, b *backend) {
 		want := rapid.Float64().Filter(func(f float64) bool { return !math.IsInf(f, 0) && !math.IsNaN(f) }).Draw(rt, "score")
 		n++
 		id := fmt.Sprint("id", n)
-		// A record of one, one with a due time, one of several, a crowded one; through a flight and
-		// back.
+		// Records of one payload, with a due time, of several payloads, and a crowded record, through a
+		// flight and back.
 		r.push(job(id, "x", score(want)), job(id+"at", "x", score(want), in(-time.Hour)), job(id+"two", "x", score(want)), job(id+"two", "y", score(want)))
 		for i := range 33 {
 			r.push(job(id+"crowd", fmt.Sprint(i), score(want)))
@@ -338,7 +339,7 @@ func ruleScoreBits(t *testing.T, b *backend) {
 	})
 }
 
-func ruleAnyBytes(t *testing.T, b *backend) {
+func testRuleAnyBytes(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	words := []string{"\x00", "\n", "a\x00b", "\xff\xfe", "a\nb 1 2:3", "x", "s", "j-1 0 0 0 0 0\n", "a b", ":", strings.Repeat("\x00", 512), "é", "\r\n$5"}
 	for _, id := range words {
@@ -367,7 +368,7 @@ func ruleAnyBytes(t *testing.T, b *backend) {
 	}
 }
 
-// crashFree ends everybody's quarantine.
+// crashFree ends the quarantine of all ids.
 func (r *rig) crashFree() {
 	r.t.Helper()
 	pipe := r.c.DB().ForTests().Pipeline()
@@ -377,10 +378,10 @@ func (r *rig) crashFree() {
 		pipe.RPush(r.ctx, r.s.Keys().Ready, id)
 	}
 	_, err := pipe.Exec(r.ctx)
-	r.no(err)
+	r.noErr(err)
 }
 
-func ruleDueOrder(t *testing.T, b *backend) {
+func testRuleDueOrder(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.push(job("late", "1", in(90*time.Minute)), job("c", "1", in(time.Hour)), job("first", "1"))
 	r.push(job("b", "1", in(30*time.Minute)))
@@ -388,7 +389,7 @@ func ruleDueOrder(t *testing.T, b *backend) {
 	p := r.pop(1)
 	eq(t, "popped", show(p.Jobs...), "first[1]")
 	near(t, "next", p.Next, 30*time.Minute)
-	r.no(pass(r.s, r.ctx, time.Now().UnixMicro(), (70 * time.Minute).Microseconds()))
+	r.noErr(pass(r.s, r.ctx, time.Now().UnixMicro(), (70 * time.Minute).Microseconds()))
 	eq(t, "popped", show(r.drain()...), "long ago[1] b[1] c[1]")
 	near(t, "late", r.find("late", browse.StateScheduled).PerformAt, 20*time.Minute)
 }
@@ -398,8 +399,8 @@ func header(name, value string) func(*lowkiq.Push) {
 	return func(p *lowkiq.Push) { p.Header = map[string]string{name: value} }
 }
 
-// Of equal payloads the one that waited first keeps its headers, also in the spill.
-func ruleHeaders(t *testing.T, b *backend) {
+// testRuleHeaders: of equal payloads the first keeps its headers, also in the spill.
+func testRuleHeaders(t *testing.T, b *backend) {
 	for _, crowd := range []int{1, 100} {
 		r := newRig(t, b)
 		var first, again []lowkiq.Push
@@ -424,18 +425,19 @@ func ruleHeaders(t *testing.T, b *backend) {
 	}
 }
 
-// Headers go where the payload goes, and data that begins as an envelope comes out as it went in.
-func ruleHeadersComeBack(t *testing.T, b *backend) {
+// testRuleHeadersComeBack: headers stay with their payload, and data that begins like an envelope comes out
+// unchanged.
+func testRuleHeadersComeBack(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	for id, data := range map[string]string{"plain": "x", "alike": "\x00L\x00\x00\x00x", "empty": ""} {
 		r.push(job(id, data, header("tag", "vip")), job(id, "none"))
 		_, flight := r.popOne(id)
 		r.nack(flight, id, Retry, 0, time.Hour)
 		_, err := browse.Of(r.q).Bury(r.ctx, browse.StateRetry, id)
-		r.no(err)
+		r.noErr(err)
 		dead := r.find(id, browse.StateMorgue)
 		_, err = browse.Of(r.q).Requeue(r.ctx, browse.StateMorgue, id)
-		r.no(err)
+		r.noErr(err)
 		back, _ := r.popOne(id)
 		for _, j := range []lowkiq.Job{dead.Job, back} {
 			got := []string{}
@@ -447,7 +449,7 @@ func ruleHeadersComeBack(t *testing.T, b *backend) {
 	}
 }
 
-func ruleBadHeaders(t *testing.T, b *backend) {
+func testRuleBadHeaders(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	long := strings.Repeat("v", lowkiq.MaxHeaderBytes-len(`{"h":""}`))
 	for name, bad := range map[string]func(*lowkiq.Push){

@@ -9,13 +9,13 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/lowkiq/lowkiq/internal/redisdb"
+	"github.com/lowkiq/lowkiq/internal/store/redisdb"
 )
 
-// scriptCalls notes which scripts clients call.
+// scriptCalls records which scripts clients call.
 type scriptCalls struct{ shas sync.Map }
 
-// listen has it told what a client calls, also where that chooses the master itself.
+// listen records the calls of a client, also if it chooses the master itself.
 func (s *scriptCalls) listen(client rdb) {
 	client.AddHook(s)
 	if cluster, ok := client.(*redis.ClusterClient); ok {
@@ -49,7 +49,7 @@ func (s *scriptCalls) note(cmd redis.Cmder) {
 	}
 }
 
-// missing are the scripts that had no answer, of those that nodes and producers call.
+// missing returns the scripts of nodes and producers that no client has called successfully.
 func (s *scriptCalls) missing() (names []string) {
 	for _, one := range redisdb.NewScripts().All() {
 		if _, ok := s.shas.Load(one.SHA()); !ok {
@@ -59,21 +59,22 @@ func (s *scriptCalls) missing() (names []string) {
 	return names
 }
 
-// fewCases are those that together call every script which the suite calls, and what is heard of channels.
+// fewCases returns cases that together call every script of the suite and use every channel.
 func fewCases() []testCase {
 	names := []string{
-		"Call_ContextEnds", "Deliver_ToADeletedQueue", "Groups_RateThatChangesIsNoMore", "Header_CutShortIsNamed", "Import_KeepsItsTime", "Journal_OfWhatIsDone",
-		"Late_InEveryLine", "Model", "Pages", "Permits_LateRequestsChangeNothing", "Rate_ThatChangesIsNoMore", "Remove_RefusesOldProducers",
-		"Repeat_ClusterKeys", "Reply_NoAddressEndsAScript", "SearchRefuses",
+		"Call_ContextEnds", "Deliver_ToADeletedQueue", "Groups_ChangedRateIsKept", "Header_CutShortIsNamed", "Import_KeepsItsTime", "Journal_DoneJobs",
+		"Late_InEveryLine", "Model", "Pages", "Permits_LateRequestsChangeNothing", "Rate_ChangedRateIsKept", "Remove_RefusesOldProducers",
+		"Repeat_ClusterKeys", "Reply_BadAddressStopsNoScript", "SearchRefuses",
 	}
 	few := slices.DeleteFunc(suite(), func(c testCase) bool { return !slices.Contains(names, c.name) })
 	return slices.Concat(few, protocolTests, wakeTests, eventTests)
 }
 
-// notOfTheSuite are scripts that other tests call.
-var notOfTheSuite = []string{"tick", "recur", "resume", "morgue_trim", "rules", "lease", "join"}
+// notOfTheSuite has scripts that only other tests call.
+var notOfTheSuite = []string{"tick", "recur", "resume", "morgue_trim", "rules", "lease"}
 
-// runFew runs the few cases, and wants each script to be called, but for those that this kind of Redis has no use for.
+// runFew runs the few cases and requires that each script is called, except those that are useless on this
+// kind of Redis.
 func runFew(t *testing.T, b *backend, useless ...string) {
 	t.Helper()
 	b.second = true

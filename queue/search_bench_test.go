@@ -7,11 +7,11 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/redisdb"
+	"github.com/lowkiq/lowkiq/internal/store/redisdb"
 	"github.com/lowkiq/lowkiq/queue/browse"
 )
 
-// usedCPU is the CPU time that Redis has used.
+// usedCPU returns the CPU time that Redis has used.
 func usedCPU(b *testing.B, db *redisdb.DB) (used time.Duration) {
 	b.Helper()
 	text, err := db.ForTests().Info(b.Context(), "cpu").Result()
@@ -25,8 +25,8 @@ func usedCPU(b *testing.B, db *redisdb.DB) (used time.Duration) {
 	return used
 }
 
-// BenchmarkSearch: an op is a search through 1,000,000 jobs of 100 bytes, of which each ten thousandth has a tag: what of the
-// time Redis works, and how long for a job.
+// BenchmarkSearch: an op is a search through 1,000,000 jobs of 100 bytes, of which each ten thousandth has
+// a tag. It reports the share of the time for which Redis works, and the time for a job.
 func BenchmarkSearch(b *testing.B) {
 	q, _, _ := benchQueue(b, 16, 0)
 	for from := 0; from < 1_000_000; from += 10_000 {

@@ -15,12 +15,12 @@ import (
 	"github.com/lowkiq/lowkiq/queue/browse"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 )
 
 var searchTests = []testCase{
-	{"Search", search}, {"SearchOfCrowds", searchOfCrowds}, {"SearchRefuses", searchRefuses}, {"SearchInPieces", searchInPieces},
-	{"SearchWhileJobsMove", searchWhileJobsMove}, {"Tags", tags},
+	{"Search", testSearch}, {"SearchOfCrowds", testSearchOfCrowds}, {"SearchRefuses", testSearchRefuses}, {"SearchInPieces", testSearchInPieces},
+	{"SearchWhileJobsMove", testSearchWhileJobsMove}, {"Tags", testTags},
 }
 
 // tagged gives a push headers.
@@ -43,8 +43,8 @@ func found(t *testing.T, q *Queue, query browse.Query) string {
 	return strings.Join(all, " ")
 }
 
-// What is found is what is asked for, wherever it waits, and nothing else that looks like it.
-func search(t *testing.T, b *backend) {
+// testSearch: a search finds the right jobs wherever they wait, and no others that look like them.
+func testSearch(t *testing.T, b *backend) {
 	q := everywhere(t, b)
 	if _, err := q.Push(t.Context(), job("order-needle", "1"), job("plain", `{"n":"needle"}`), job("scored", "a needle", score(3)), job("hidden", "1", tagged("vip, late")),
 		job("both", "needle", tagged("late")), job("two", "needle"), job("two", "2", tagged("vip")), job("off", "needle", in(time.Hour)), job("1 1", "x"),
@@ -98,8 +98,8 @@ func search(t *testing.T, b *backend) {
 	}
 }
 
-// Payloads of crowded ids are searched to the last one, also those that a flight did not take.
-func searchOfCrowds(t *testing.T, b *backend) {
+// testSearchOfCrowds: a search covers all payloads of crowded ids, also those that a flight did not take.
+func testSearchOfCrowds(t *testing.T, b *backend) {
 	n := 5000
 	if b.mini {
 		n = 300
@@ -109,9 +109,9 @@ func searchOfCrowds(t *testing.T, b *backend) {
 	last := score(1e12)
 	r.push(job("waits", "needle", last, tagged("vip")), job("flies", "needle", last, tagged("vip")), job("dead", "needle", last, tagged("vip")))
 	_, err := browse.Of(r.q).Bury(r.ctx, browse.Anywhere, "dead")
-	r.no(err)
+	r.noErr(err)
 	_, err = r.claim.Pop(r.ctx, PopRequest{IDs: 1, Bytes: 1 << 20})
-	r.no(err)
+	r.noErr(err)
 	r.push(job("late", strings.Repeat("x", 1<<19)+"needle"), job("flies", "seen", tagged("new")))
 	for _, c := range []struct {
 		query browse.Query
@@ -128,7 +128,7 @@ func searchOfCrowds(t *testing.T, b *backend) {
 	}
 }
 
-func searchRefuses(t *testing.T, b *backend) {
+func testSearchRefuses(t *testing.T, b *backend) {
 	q := everywhere(t, b)
 	page, err := browse.Of(q).Page(t.Context(), browse.Query{Search: browse.Search{Contains: "1"}, Range: browse.Range{Limit: 1}})
 	if err != nil || page.Next == "" {
@@ -159,7 +159,8 @@ func searchRefuses(t *testing.T, b *backend) {
 	}
 }
 
-// Where a queue has a codec Redis does not have what payloads say: that is refused, and not answered with nothing.
+// TestSearchOfACodec: the payloads of a queue with a codec are not readable in Redis. A search in them is
+// refused, instead of finding nothing.
 func TestSearchOfACodec(t *testing.T) {
 	t.Parallel()
 	b := &backend{url: redistest.Start(t).URL()}
@@ -178,8 +179,9 @@ func TestSearchOfACodec(t *testing.T) {
 	eq(t, "tag", found(t, q, browse.Query{Search: browse.Search{Tag: "vip"}}), "a")
 }
 
-// Pages of a search together find all, whatever one script has room for and one page may have.
-func searchInPieces(t *testing.T, b *backend) {
+// testSearchInPieces: the pages of a search together find all jobs, whatever one script and one page have
+// room for.
+func testSearchInPieces(t *testing.T, b *backend) {
 	n, large := 3000, 40
 	if b.mini {
 		n, large = 400, 5
@@ -227,8 +229,8 @@ func searchInPieces(t *testing.T, b *backend) {
 	}
 }
 
-// Tags count jobs and payloads, of crowds, too, and nothing that only looks like a tag.
-func tags(t *testing.T, b *backend) {
+// testTags: tags count jobs and payloads, also of crowds, and no text that only looks like a tag.
+func testTags(t *testing.T, b *backend) {
 	n := 2000
 	if b.mini {
 		n = 200
@@ -242,12 +244,12 @@ func tags(t *testing.T, b *backend) {
 		job("flies", "1", tagged("now"), score(0)), job("c", "1", func(p *lowkiq.Push) { p.Header = map[string]string{"mytag": "no", "note": `"tag":"no"`} }))
 	r.push(jobs...)
 	_, err := browse.Of(r.q).Bury(r.ctx, browse.Anywhere, "dead")
-	r.no(err)
+	r.noErr(err)
 	count := func(in browse.State) (string, int) {
 		sums, looked := map[string][2]int{}, 0
 		for cursor := ""; ; {
 			page, err := browse.Of(r.q).Tags(r.ctx, in, cursor)
-			r.no(err)
+			r.noErr(err)
 			for _, c := range page.Counts {
 				sums[c.Tag] = [2]int{sums[c.Tag][0] + c.Jobs, sums[c.Tag][1] + c.Payloads}
 			}
@@ -270,9 +272,9 @@ func tags(t *testing.T, b *backend) {
 	}
 }
 
-// searchWhileJobsMove: beside a queue on which everything happens all is found that stays: what waits or is in flight for as long
-// as the search takes, though it goes from one to the other all the time, and crowds that stay where they are.
-func searchWhileJobsMove(t *testing.T, b *backend) {
+// testSearchWhileJobsMove: while everything happens to the queue, a search finds all jobs that stay. A job
+// stays if it waits or is in flight during the whole search, even if it moves between the two all the time.
+func testSearchWhileJobsMove(t *testing.T, b *backend) {
 	n, rounds := 2000, 3
 	if b.mini {
 		n, rounds = 150, 1
@@ -342,7 +344,8 @@ func searchWhileJobsMove(t *testing.T, b *backend) {
 	all.Wait()
 }
 
-// restlessOwner pops, fails, returns and acks, but never what is to stay, and is seized now and then.
+// restlessOwner pops, fails, returns and acks, except jobs that must stay. Now and then it loses the shard
+// to a seizure.
 func restlessOwner(ctx context.Context, t *testing.T, s *Shard) {
 	io := context.WithoutCancel(ctx) // calls end by themselves
 	cause := Fresh

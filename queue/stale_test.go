@@ -11,17 +11,17 @@ import (
 	"github.com/lowkiq/lowkiq"
 )
 
-// Ids that were deleted while they were ready, and pushed again for later: their entries in the
+// staleTests: ids were deleted while they were ready, and pushed again for later. Their entries in the
 // ready list are stale.
 var staleTests = []testCase{
-	{"Stale_IsPassedOver", staleIsPassedOver},
-	{"Stale_ServesTheNextDueJob", staleServes},
-	{"Stale_EndsAsATombstone", staleEndsAsATombstone},
-	{"Stale_IsShownOnce", staleIsShownOnce},
-	{"Stale_Many", staleMany},
+	{"Stale_IsPassedOver", testStaleIsPassedOver},
+	{"Stale_ServesTheNextDueJob", testStaleServes},
+	{"Stale_EndsAsATombstone", testStaleEndsAsATombstone},
+	{"Stale_IsShownOnce", testStaleIsShownOnce},
+	{"Stale_Many", testStaleMany},
 }
 
-// newStale is a rig with a, b and c in the ready list, of which b is scheduled.
+// newStale returns a rig with a, b and c in the ready list. Of these b is scheduled.
 func newStale(t *testing.T, b *backend) *rig {
 	r := newRig(t, b)
 	r.push(job("a", "1"), job("b", "old"), job("c", "1"))
@@ -39,16 +39,16 @@ func (r *rig) delete(id string) {
 // later lets two hours go by.
 func (r *rig) later() {
 	r.t.Helper()
-	r.no(pass(r.s, r.ctx, time.Now().UnixMicro(), (2 * time.Hour).Microseconds()))
+	r.noErr(pass(r.s, r.ctx, time.Now().UnixMicro(), (2 * time.Hour).Microseconds()))
 }
 
-// line is the ready list.
+// line returns the ready list.
 func (r *rig) line() []string {
 	r.t.Helper()
 	return r.c.DB().ForTests().LRange(r.ctx, r.s.Keys().Ready, 0, -1).Val()
 }
 
-func staleIsPassedOver(t *testing.T, b *backend) {
+func testStaleIsPassedOver(t *testing.T, b *backend) {
 	r := newStale(t, b)
 	p := r.pop(10)
 	eq(t, "popped", show(p.Jobs...), "a[1] c[1]")
@@ -61,23 +61,23 @@ func staleIsPassedOver(t *testing.T, b *backend) {
 	eq(t, "when it is due", show(r.drain()...), "b[1]")
 }
 
-func staleServes(t *testing.T, b *backend) {
+func testStaleServes(t *testing.T, b *backend) {
 	for name, due := range map[string]func(*rig){
 		"its time comes": func(r *rig) { r.later() },
-		"run now":        func(r *rig) { r.no(second(browse.Of(r.q).RunNow(r.ctx, "b"))) },
+		"run now":        func(r *rig) { r.noErr(second(browse.Of(r.q).RunNow(r.ctx, "b"))) },
 		"all but the oldest payload": func(r *rig) {
 			r.push(job("b", "0", score(0)))
 			n, err := browse.Of(r.q).BuryOldest(r.ctx, browse.StateScheduled, "b")
 			eq(t, "skipped", fmt.Sprint(n, err), "1 <nil>")
 		},
 		"requeue": func(r *rig) {
-			r.no(second(browse.Of(r.q).Bury(r.ctx, browse.Anywhere, "b")))
-			r.no(second(browse.Of(r.q).Requeue(r.ctx, browse.StateMorgue, "b")))
+			r.noErr(second(browse.Of(r.q).Bury(r.ctx, browse.Anywhere, "b")))
+			r.noErr(second(browse.Of(r.q).Requeue(r.ctx, browse.StateMorgue, "b")))
 		},
 		"requeue into what waits": func(r *rig) {
-			r.no(second(browse.Of(r.q).Bury(r.ctx, browse.Anywhere, "b")))
+			r.noErr(second(browse.Of(r.q).Bury(r.ctx, browse.Anywhere, "b")))
 			r.push(job("b", "1", in(time.Hour)))
-			r.no(second(browse.Of(r.q).Requeue(r.ctx, browse.StateMorgue, "b")))
+			r.noErr(second(browse.Of(r.q).Requeue(r.ctx, browse.StateMorgue, "b")))
 		},
 	} {
 		r := newStale(t, b)
@@ -88,7 +88,7 @@ func staleServes(t *testing.T, b *backend) {
 	}
 }
 
-func staleEndsAsATombstone(t *testing.T, b *backend) {
+func testStaleEndsAsATombstone(t *testing.T, b *backend) {
 	r := newStale(t, b)
 	r.delete("b")
 	r.gone("b")
@@ -101,14 +101,14 @@ func staleEndsAsATombstone(t *testing.T, b *backend) {
 	eq(t, "records", r.c.DB().ForTests().HLen(r.ctx, r.s.Keys().Jobs).Val(), 1) // see the end of lua/claim.lua
 }
 
-func staleIsShownOnce(t *testing.T, b *backend) {
+func testStaleIsShownOnce(t *testing.T, b *backend) {
 	r := newStale(t, b)
 	stats, err := r.q.Stats(r.ctx)
-	r.no(err)
+	r.noErr(err)
 	eq(t, "stats", stats.Jobs, Counts{Ready: 2, Scheduled: 1})
 	for state, want := range map[browse.State]string{browse.StateReady: "a c", browse.StateScheduled: "b", "": "a c b"} {
 		page, err := browse.Of(r.q).Page(r.ctx, browse.Query{State: state})
-		r.no(err)
+		r.noErr(err)
 		got := ""
 		for _, job := range page.Jobs {
 			got += " " + job.ID
@@ -116,18 +116,18 @@ func staleIsShownOnce(t *testing.T, b *backend) {
 		eq(t, fmt.Sprintf("page of %q", state), got, " "+want)
 	}
 	standing, err := browse.Of(r.q).Position(r.ctx, "b")
-	r.no(err)
+	r.noErr(err)
 	eq(t, "ahead", standing.Ahead, -1)
 	r.later() // due, and no pop has seen it
 	p := r.pop(1)
 	eq(t, "popped", show(p.Jobs...), "a[1]")
 	standing, err = browse.Of(r.q).Position(r.ctx, "b")
-	r.no(err)
+	r.noErr(err)
 	eq(t, "ahead of it when it is due", standing.Ahead, 0)
 }
 
-// staleMany: more of them than one pop takes, than one script pushes, and than one passes over.
-func staleMany(t *testing.T, b *backend) {
+// testStaleMany has more stale entries than one pop takes, one script pushes, and one script passes over.
+func testStaleMany(t *testing.T, b *backend) {
 	for name, due := range map[string]func(*rig){
 		"passed over": func(r *rig) {
 			p := r.pop(10)

@@ -17,11 +17,11 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/journal"
-	"github.com/lowkiq/lowkiq/internal/packed"
+	"github.com/lowkiq/lowkiq/internal/store/journal"
+	"github.com/lowkiq/lowkiq/internal/store/packed"
 )
 
-// state is everything that Redis holds of a shard, read past the queue's own code.
+// state is everything that Redis stores of a shard, read without the queue's own code.
 type state struct {
 	jobs, parked, morgue map[string]*modelJob
 	crowded              map[string]bool // "w"/"m" + id whose payloads are in the spill
@@ -40,7 +40,7 @@ type state struct {
 	postponed            map[string]int64 // since when ids wait that were put off
 }
 
-// raw is the shard's keys as Redis returned them.
+// raw has the shard's keys as Redis returned them.
 type raw struct {
 	jobs, parked, morgue, crashes, count, claim, spillx, stale, late, states, progress, from *redis.MapStringStringCmd
 	ready, suspects, spill, flight                                                           *redis.StringSliceCmd
@@ -66,8 +66,8 @@ func readRaw(s *Shard, ctx context.Context) (*raw, error) {
 	return r, err
 }
 
-// flightAt is the flight of a place in the flight list: the claim counts the ids of each, oldest
-// first.
+// flightAt returns the flight of a place in the flight list. The claim has the number of ids of each
+// flight, oldest first.
 func flightAt(claim map[string]string, place int64) int64 {
 	var flights []int64
 	for field := range claim {
@@ -84,7 +84,7 @@ func flightAt(claim map[string]string, place int64) int64 {
 	return 0
 }
 
-// runsOf are the runs of an entry of the journal, as sketched.
+// runsOf returns the runs of an entry of the journal, as model.SketchRuns does.
 func runsOf(entry map[string]any) (sketches []string, err error) {
 	text := func(field string) string { return fmt.Sprint(entry[field]) }
 	runs, err := journal.Parse(text("l"), text("i"), time.Time{})
@@ -175,7 +175,7 @@ func times(zs []redis.Z) map[string]int64 {
 	return m
 }
 
-// spill is the two structures of lua/lib/spill.lua. Whatever no record asks for is left.
+// spill has the two structures of lua/lib/spill.lua. Entries that no record refers to are left in it.
 type spill struct {
 	members []string
 	fields  map[string]string
@@ -241,8 +241,8 @@ func (s *spill) take(prefix string, job *modelJob) {
 	})
 }
 
-// inPushOrder reads the payloads of a record that is not crowded, with their addresses. Those of a
-// flight's record, of form p, are in the order of their keys.
+// inPushOrder reads the payloads of a record that is not crowded, with their addresses. The record of a
+// flight, form p, has them in the order of their keys.
 func inPushOrder(record string) (list []modelPayload, err error) {
 	if record[0] == 'a' || record[0] == 'e' {
 		var job lowkiq.Job
@@ -271,7 +271,7 @@ func inPushOrder(record string) (list []modelPayload, err error) {
 	return list, err
 }
 
-// check is what holds in every shard at every moment, whatever happened before.
+// check checks the rules that hold in every shard at every moment.
 func (st *state) check() error {
 	var faults []error
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
@@ -418,8 +418,8 @@ func (st *state) checkSums(fault func(string, ...any)) {
 	}
 }
 
-// diff compares the shard with the model. What the model left soft it takes over, if
-// it lies between the model's time and hi.
+// diff compares the shard with the model. Soft times of the model become the real times if these are
+// between the model's time and hi.
 func diff(m *modelShard, st *state, hi int64) error {
 	var faults []error
 	want := func(what string, got, want any) {
@@ -428,7 +428,7 @@ func diff(m *modelShard, st *state, hi int64) error {
 		}
 	}
 	all := maps.Clone(m.Waiting)
-	maps.Copy(all, m.Flying)
+	maps.Copy(all, m.InFlight)
 	faults = append(faults, diffJobs(m, "jobs", st.jobs, all, hi), diffJobs(m, "parked", st.parked, m.Parked, hi), diffJobs(m, "morgue", st.morgue, m.Morgue, hi))
 	want("ready", nonNil(st.ready), nonNil(m.Ready))
 	want("suspects", nonNil(st.suspects), nonNil(m.Suspects))
@@ -438,7 +438,7 @@ func diff(m *modelShard, st *state, hi int64) error {
 	slices.Sort(due)
 	want("scheduled", nonNil(due), nonNil(slices.Sorted(maps.Keys(m.Scheduled))))
 	want("blocked", nonNil(slices.Sorted(maps.Keys(st.blocked))), nonNil(slices.Sorted(maps.Keys(m.Blocked))))
-	want("flights", st.flight, m.Flight)
+	want("flights", st.flight, m.FlightOf)
 	want("crashes", st.crashes, m.Crashes)
 	kept := len(st.runs)
 	if least := min(len(m.Runs), cmp.Or(m.Journal.Keep, journal.Default.Keep)); kept < least || kept > len(m.Runs) {
@@ -460,15 +460,15 @@ func diff(m *modelShard, st *state, hi int64) error {
 			faults = append(faults, fmt.Errorf("of %q only a part is imported: %s", source, number))
 		}
 	}
-	want("from", from, m.From)
+	want("from", from, m.LastNumber)
 	want("imported", imported, m.ImportState())
-	for id, first := range m.Since {
+	for id, first := range m.PutOffSince {
 		if at := st.since[id]; at >= first && first >= m.Now && at <= hi { // as of this step
-			m.Since[id] = at
+			m.PutOffSince[id] = at
 		}
 	}
-	want("since", st.since, m.Since)
-	want("postponed", st.postponed, m.Postponed())
+	want("since", st.since, m.PutOffSince)
+	want("postponed", st.postponed, m.PostponedSince())
 	for id, state := range m.States {
 		if at := st.stated[id]; state.Soft && at >= m.Now && at <= hi {
 			state.At, state.Soft = at, false
@@ -502,7 +502,7 @@ func diffJobs(m *modelShard, what string, got, want map[string]*modelJob, hi int
 	}
 	for id, w := range want {
 		g := got[id]
-		w.Harden(g, m.Now, hi)
+		w.ResolveSoft(g, m.Now, hi)
 		if x, y := g.String(), w.String(); x != y {
 			faults = append(faults, fmt.Errorf("%s %q:\n got %s\nwant %s", what, id, x, y))
 		}

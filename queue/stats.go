@@ -6,35 +6,37 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/redisdb"
+	"github.com/lowkiq/lowkiq/internal/process/memory"
+	"github.com/lowkiq/lowkiq/internal/store/redisdb"
 )
 
-// Counts are the jobs of a shard or a queue by state, each id in one of them but for Failed.
+// Counts has the number of jobs of a shard or a queue by state. Each id is in one state. Failed counts some
+// ids again.
 type Counts struct {
-	Ready     int `json:"ready"`     // due, waiting for a handler, whether it has failed before or not
-	Scheduled int `json:"scheduled"` // never failed, not due yet
-	Retry     int `json:"retry"`     // failed, not due yet
-	Held      int `json:"held"`      // people hold them: they wait until they are released
-	InFlight  int `json:"in_flight"` // with a handler
-	Blocked   int `json:"blocked"`   // out of retries, waiting for a person
+	Ready     int `json:"ready"`     // due and waiting for a handler, whether they have failed before or not
+	Scheduled int `json:"scheduled"` // not failed and not due yet
+	Retry     int `json:"retry"`     // failed and not due yet
+	Held      int `json:"held"`      // held by people until they release them
+	InFlight  int `json:"in_flight"` // popped by a node
+	Blocked   int `json:"blocked"`   // without retries left, waiting for a person
 
-	// Failed are the jobs of Retry, and those of Ready that have failed: as many as a list of
-	// failed jobs has. They are counted there already.
+	// Failed counts the failed jobs in Retry and in Ready, as a list of failed jobs does. Retry and Ready
+	// contain them already.
 	Failed int `json:"failed"`
 }
 
-// Total is the number of ids that are not done.
+// Total returns the number of ids that are not done.
 func (c Counts) Total() int { return c.Ready + c.Scheduled + c.Retry + c.Held + c.InFlight + c.Blocked }
 
-// Stats are a shard or a queue in figures.
+// Stats has the figures of a shard or a queue.
 type Stats struct {
 	Jobs      Counts
 	Morgue    int           // payloads in the morgue
 	MorgueIDs int           // ids in the morgue
-	Processed int64         // ids acked, ever
-	Failed    int64         // failures of ids, ever
-	Unlogged  int64         // lines that the journal lacks as Redis was out of memory, ever
-	Lag       time.Duration // age of the oldest due job that waits; 0 if none
+	Processed int64         // ids acked since the queue was created
+	Failed    int64         // failures of ids since then
+	Unlogged  int64         // lines missing in the journal since then, because Redis was out of memory
+	Lag       time.Duration // how long the oldest due job has waited; 0 if none waits
 	Now       time.Time     // by Redis's clock
 	Owner     Owner         // of a shard
 }
@@ -44,7 +46,13 @@ func (c *Client) Stats(ctx context.Context, shards ...*Shard) ([]Stats, error) {
 	return readStats(ctx, c.db, shards)
 }
 
+// statsBytes is the memory that the figures of a shard take until they are answered.
+const statsBytes = 1 << 10
+
 func readStats(ctx context.Context, db *redisdb.DB, shards []*Shard) ([]Stats, error) {
+	if err := memory.Take(ctx, int64(len(shards))*statsBytes); err != nil {
+		return nil, fmt.Errorf("figures of %d shards: %w", len(shards), err)
+	}
 	stats := make([]Stats, 0, len(shards))
 	for len(shards) > 0 {
 		part := shards[:min(200, len(shards))]
@@ -55,14 +63,14 @@ func readStats(ctx context.Context, db *redisdb.DB, shards []*Shard) ([]Stats, e
 		}
 		db.RunAll(ctx, calls)
 		for i, call := range calls {
-			one, err := decodeStats(call.Reply)
+			figures, err := decodeStats(call.Reply)
 			if call.Err != nil {
 				err = call.Err
 			}
 			if err != nil {
 				return nil, fmt.Errorf("shard %s: %w", part[i], err)
 			}
-			stats = append(stats, one)
+			stats = append(stats, figures)
 		}
 	}
 	return stats, nil
@@ -70,14 +78,16 @@ func readStats(ctx context.Context, db *redisdb.DB, shards []*Shard) ([]Stats, e
 
 // Stats reads the figures of the whole queue.
 func (q *Queue) Stats(ctx context.Context) (Stats, error) {
-	all, err := readStats(ctx, q.registry.db, q.shards)
+	scoped, end := memory.Scope(ctx)
+	defer end()
+	all, err := readStats(scoped, q.registry.db, q.shards)
 	if err != nil {
 		return Stats{}, fmt.Errorf("queue %q: %w", q.Name, err)
 	}
 	return Sum(all), nil
 }
 
-// Sum adds figures up; the lag is the largest.
+// Sum adds up the figures of shards. The lag is the largest lag.
 func Sum(all []Stats) Stats {
 	var sum Stats
 	for _, s := range all {

@@ -5,22 +5,22 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/timings"
 )
 
-var timingTests = []testCase{{"Timings", timings}, {"Timings_Busiest", timingsBusiest}}
+var timingTests = []testCase{{"Timings", testPublishedTimings}, {"Timings_Busiest", testTimingsBusiest}}
 
-// timingOf is n calls below a second.
-func timingOf(n uint64) browse.Timing {
-	h := browse.Histogram{Counts: map[int]uint64{0: n}, Sum: float64(n)}
+// timingOf returns the figures of n calls below a second.
+func timingOf(n uint64) timings.Minute {
+	h := timings.Histogram{Counts: map[int]uint64{0: n}, Sum: float64(n)}
 	if n == 0 {
 		delete(h.Counts, 0)
 	}
-	return browse.Timing{Handler: h, Wait: h}
+	return timings.Minute{Handler: h, Wait: h}
 }
 
-// Every client sees the sum of what the instances in the index publish.
-func timings(t *testing.T, b *backend) {
+// testPublishedTimings: every client sees the sum of the figures that all instances publish.
+func testPublishedTimings(t *testing.T, b *backend) {
 	c := b.open(t)
 	ctx := t.Context()
 	no := func(err error) {
@@ -29,9 +29,9 @@ func timings(t *testing.T, b *backend) {
 			t.Fatal(err)
 		}
 	}
-	read := func() map[string]browse.Timing {
+	read := func() map[string]timings.Minute {
 		t.Helper()
-		all, err := browse.Timings(ctx, c)
+		all, err := timings.Read(ctx, c)
 		no(err)
 		return all
 	}
@@ -41,9 +41,9 @@ func timings(t *testing.T, b *backend) {
 		no(err)
 	}
 	eq(t, "nothing published", len(read()), 0)
-	no(browse.PublishTimings(ctx, c, "a", map[string]browse.Timing{"orders": timingOf(5), "mail": timingOf(1)}))
-	no(browse.PublishTimings(ctx, c, "b", map[string]browse.Timing{"orders": timingOf(7), "odd": {}}))
-	no(browse.PublishTimings(ctx, c, "stranger", map[string]browse.Timing{"orders": timingOf(100)}))
+	no(timings.Publish(ctx, c, "a", map[string]timings.Minute{"orders": timingOf(5), "mail": timingOf(1)}))
+	no(timings.Publish(ctx, c, "b", map[string]timings.Minute{"orders": timingOf(7), "odd": {}}))
+	no(timings.Publish(ctx, c, "stranger", map[string]timings.Minute{"orders": timingOf(100)}))
 	no(c.DB().ForTests().Set(ctx, c.DB().Keys.Timings("broken"), `{"orders":{"handler":{"n":{"999999":1}},"wait":{"n":{"1":1}}}}`, 0).Err())
 	all := read()
 	eq(t, "queues", len(all), 2)
@@ -55,19 +55,19 @@ func timings(t *testing.T, b *backend) {
 	}
 }
 
-func timingsBusiest(t *testing.T, b *backend) {
+func testTimingsBusiest(t *testing.T, b *backend) {
 	c := b.open(t)
 	if _, err := c.Leases().Take(t.Context(), "a", []byte("{}"), []byte("{}"), time.Minute); err != nil {
 		t.Fatal(err)
 	}
-	many := map[string]browse.Timing{}
+	many := map[string]timings.Minute{}
 	for i := range 120 {
 		many[fmt.Sprint("q", i)] = timingOf(uint64(i))
 	}
-	if err := browse.PublishTimings(t.Context(), c, "a", many); err != nil {
+	if err := timings.Publish(t.Context(), c, "a", many); err != nil {
 		t.Fatal(err)
 	}
-	all, err := browse.Timings(t.Context(), c)
+	all, err := timings.Read(t.Context(), c)
 	if err != nil || len(all) != 100 {
 		t.Fatalf("got %d queues, %v, want the 100 busiest", len(all), err)
 	}

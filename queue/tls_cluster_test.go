@@ -9,13 +9,13 @@ import (
 
 	. "github.com/lowkiq/lowkiq/queue"
 
-	"github.com/lowkiq/lowkiq/internal/certs"
-	"github.com/lowkiq/lowkiq/internal/certtest"
-	"github.com/lowkiq/lowkiq/internal/redistest"
-	"github.com/lowkiq/lowkiq/internal/tier"
+	"github.com/lowkiq/lowkiq/internal/network/certs"
+	"github.com/lowkiq/lowkiq/internal/testing/certtest"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/tier"
 )
 
-// secured is what servers and clients of one authority need to meet.
+// secured has certificates of one authority for servers and clients.
 type secured struct {
 	ca    *certtest.Authority
 	known *tls.Config // a client that the servers let in
@@ -28,7 +28,8 @@ func newSecured(t *testing.T) secured {
 	return secured{ca, clientOf(t, certs.Files{Cert: cert, Key: key, CA: ca.File})}
 }
 
-// servers have a certificate for one host, "127.0.0.1" or "localhost", and announce it.
+// servers returns the TLS of servers with a certificate for one host, "127.0.0.1" or "localhost", which
+// they announce.
 func (s secured) servers(host string) redistest.TLS {
 	cert, key := s.ca.Both(host, host)
 	l := redistest.TLS{CA: s.ca.File, Cert: cert, Key: key, Client: s.named(host)}
@@ -38,25 +39,25 @@ func (s secured) servers(host string) redistest.TLS {
 	return l
 }
 
-// named is the known client that wants every server to have one name.
+// named returns the TLS of a known client that requires one name of every server.
 func (s secured) named(host string) *tls.Config {
 	config := s.known.Clone()
 	config.ServerName = host
 	return config
 }
 
-// byName has the URL's hosts as a name.
+// byName replaces the URL's addresses by a name.
 func byName(url string) string { return strings.ReplaceAll(url, "127.0.0.1", "localhost") }
 
-// tlsCase is one attempt to connect.
+// tlsCase is an attempt to connect.
 type tlsCase struct {
 	name, url string
 	tls       *tls.Config
 	refused   string // "": it works
 }
 
-// strangers are those whom servers with a certificate for 127.0.0.1 refuse, and one who
-// refuses them.
+// strangers returns attempts that servers with a certificate for 127.0.0.1 refuse, and an attempt whose
+// client refuses them.
 func (s secured) strangers(t *testing.T, url string) []tlsCase {
 	t.Helper()
 	other := newSecured(t)
@@ -89,14 +90,14 @@ func tryTLS(t *testing.T, cases []tlsCase) {
 	}
 }
 
-// Each server of a Redis Cluster is verified by what the cluster announces.
+// TestClusterTLS: each server of a Redis Cluster is verified by the address that the cluster announces.
 func TestClusterTLS(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	s := newSecured(t)
 	url := redistest.StartClusterTLS(t, 3, s.servers("127.0.0.1")).URL()
 	tryTLS(t, append(s.strangers(t, url), tlsCase{"by address", url, s.known, ""}))
-	// Reached by the name in their certificate, the servers announce addresses.
+	// The client uses the name in the certificate, and the servers announce addresses.
 	unnamed := s.servers("localhost")
 	unnamed.Name = ""
 	url = redistest.StartClusterTLS(t, 1, unnamed).URL()
@@ -106,7 +107,7 @@ func TestClusterTLS(t *testing.T) {
 	})
 }
 
-// With names in certificates a cluster has to announce names.
+// TestClusterTLSByName: with names in certificates a cluster has to announce names.
 func TestClusterTLSByName(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -124,7 +125,7 @@ func TestClusterTLSByName(t *testing.T) {
 
 func versionOf(t *testing.T, server *redistest.Server) string {
 	t.Helper()
-	c, err := Open(Config{Redis: server.URL()})
+	c, err := Open(Config{Redis: server.URL(), Timeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,8 +137,8 @@ func versionOf(t *testing.T, server *redistest.Server) string {
 	return found.Fields["redis_version"]
 }
 
-// Sentinels are verified by the URL's hosts, the master by what they say, also after a
-// failover.
+// TestSentinelTLS: sentinels are verified by the URL's hosts, and the master by the host that they
+// announce, also after a failover.
 func TestSentinelTLS(t *testing.T) {
 	tier.All(t)
 	t.Parallel()

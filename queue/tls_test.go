@@ -9,9 +9,9 @@ import (
 	. "github.com/lowkiq/lowkiq/queue"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/certs"
-	"github.com/lowkiq/lowkiq/internal/certtest"
-	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/network/certs"
+	"github.com/lowkiq/lowkiq/internal/testing/certtest"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 )
 
 func clientOf(t *testing.T, files certs.Files) *tls.Config {
@@ -20,10 +20,10 @@ func clientOf(t *testing.T, files certs.Files) *tls.Config {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return store.Client()
+	return store.ClientConfig()
 }
 
-// A Redis that speaks TLS and asks for certificates, both of a private authority.
+// TestRedisTLS uses a Redis with TLS that requires client certificates, all of a private authority.
 func TestRedisTLS(t *testing.T) {
 	t.Parallel()
 	ca, other := certtest.New(t), certtest.New(t)

@@ -10,17 +10,18 @@ import (
 
 	. "github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/rules"
 	"github.com/lowkiq/lowkiq/queue/transfer"
 
 	"github.com/lowkiq/lowkiq"
 )
 
 var transferTests = []testCase{
-	{"Import_Once", importOnce}, {"Import_Wins", importWins}, {"Import_IntoAFlight", importIntoAFlight}, {"Import_Refused", importRefused},
-	{"Import_Morgue", importMorgue}, {"Import_Large", importLarge}, {"Import_Wakes", importWakes}, {"Import_BadEntries", importBadEntries},
+	{"Import_Once", testImportOnce}, {"Import_Wins", testImportWins}, {"Import_IntoAFlight", testImportIntoAFlight}, {"Import_Refused", testImportRefused},
+	{"Import_Morgue", testImportMorgue}, {"Import_Large", testImportLarge}, {"Import_Wakes", testImportWakes}, {"Import_BadEntries", testImportBadEntries},
 }
 
-// entry is one with payloads "a b c" of scores 1, 2, 3.
+// entry returns an entry with payloads "a b c" of scores 1, 2, 3.
 func entry(number int64, id, payloads string, change ...func(*transfer.Entry)) transfer.Entry {
 	e := transfer.Entry{Number: number, ID: id, RetryCount: -1}
 	for i, data := range strings.Fields(payloads) {
@@ -32,14 +33,14 @@ func entry(number int64, id, payloads string, change ...func(*transfer.Entry)) t
 	return e
 }
 
-// failed makes an entry that of a job that has failed, due in d.
+// failed makes an entry a failed job that is due in d.
 func failed(retry int, message string, d time.Duration) func(*transfer.Entry) {
 	return func(e *transfer.Entry) {
 		e.RetryCount, e.Error, e.Due = retry, message, time.Now().Add(d).UnixMicro()
 	}
 }
 
-// imports takes entries in, twice; want has a word per entry: taken, before, or a part of its error.
+// imports sends entries twice. want has a word per entry: taken, before, or a part of its error.
 func (r *rig) imports(want string, entries ...transfer.Entry) {
 	r.t.Helper()
 	for i, words := range []string{want, strings.ReplaceAll(want, "taken", "before")} {
@@ -62,8 +63,8 @@ func (r *rig) imports(want string, entries ...transfer.Entry) {
 	}
 }
 
-// An entry is taken in once, also after its job was handled; payloads keep scores and order.
-func importOnce(t *testing.T, b *backend) {
+// testImportOnce: an entry is stored once, also after its job was handled. Payloads keep scores and order.
+func testImportOnce(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.imports("taken|taken|taken", entry(1, "a", "x y"), entry(2, "b", "z"), entry(5, "later", "1", failed(-1, "", time.Hour)))
 	eq(t, "drained", show(r.drain()...), "a[x y] b[z]")
@@ -77,8 +78,9 @@ func importOnce(t *testing.T, b *backend) {
 	eq(t, "another source", fmt.Sprint(results, err), "[{false <nil>}] <nil>")
 }
 
-// The entry's retry count, due time and error win over what waits, wherever that is.
-func importWins(t *testing.T, b *backend) {
+// testImportWins: the retry count, due time and error of an entry replace those of the waiting job,
+// wherever it waits.
+func testImportWins(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.push(job("ready", "new", score(2)), job("due", "new", score(9), in(time.Hour)), job("blocked", "new"), job("retry", "new"), job("now", "new", in(time.Hour)))
 	p := r.pop(3)
@@ -106,12 +108,13 @@ func importWins(t *testing.T, b *backend) {
 		near(t, c.id, got.PerformAt, c.in)
 	}
 	eq(t, "drained", show(r.drain()...), "retry[p new] now[p new]")
-	r.no(pass(r.s, r.ctx, time.Now().UnixMicro(), (4 * time.Hour).Microseconds()))
+	r.noErr(pass(r.s, r.ctx, time.Now().UnixMicro(), (4 * time.Hour).Microseconds()))
 	eq(t, "drained", show(r.drain()...), "ready[p q new] due[p new]")
 }
 
-// What comes to an id in flight waits for its end, as a fresh job; if the flight comes back they are one.
-func importIntoAFlight(t *testing.T, b *backend) {
+// testImportIntoAFlight: an entry for an id in flight waits for the end of the flight as a fresh job. If
+// the flight comes back, the two become one job.
+func testImportIntoAFlight(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.push(job("a", "new", score(1)), job("b", "new", score(1)), job("c", "new", score(1)))
 	p := r.pop(3)
@@ -125,24 +128,25 @@ func importIntoAFlight(t *testing.T, b *backend) {
 	eq(t, "drained", show(r.drain()...), "a[x newer y] c[new x]")
 }
 
-// What is refused holds later entries of its id back, and no other; it may come again after them.
-func importRefused(t *testing.T, b *backend) {
+// testImportRefused: a refused entry holds back later entries of its id and no others. It may come again
+// after them.
+func testImportRefused(t *testing.T, b *backend) {
 	r := newRig(t, b)
-	r.no(r.c.SetRules(r.q.Name, PushRules{Payloads: 2, PayloadBytes: 9}))
+	r.noErr(r.c.SetRules(r.q.Name, PushRules{Push: rules.Push{Payloads: 2, PayloadBytes: 9}}))
 	many := entry(1, "a", "1 2 3")
 	r.imports("too many payloads|taken|earlier entry of this id|payload is too large|earlier|taken", many, entry(2, "b", "x"), entry(3, "a", "y"),
 		entry(4, "c", "0123456789"), entry(5, "c", "z"), entry(6, "d", "w"))
 	r.imports("a reason|taken|earlier", entry(7, "e", "x", func(e *transfer.Entry) { e.Err = errors.New("a reason") }), entry(8, "f", "x"), entry(9, "e", "y"))
 	eq(t, "drained", show(r.drain()...), "b[x] d[w] f[x]")
-	r.no(r.c.SetRules(r.q.Name, PushRules{}))
+	r.noErr(r.c.SetRules(r.q.Name, PushRules{}))
 	r.imports("taken|before|taken|taken|taken|before|taken|before|taken", many, entry(2, "b", "x"), entry(3, "a", "y"), entry(4, "c", "0123456789"),
 		entry(5, "c", "z"), entry(6, "d", "w"), entry(7, "e", "x"), entry(8, "f", "x"), entry(9, "e", "y"))
 	eq(t, "drained", show(r.drain()...), "a[y 1 2 3] c[z 0123456789] e[y x]") // equal scores: a later entry stands before what waits
 	r.imports("taken", entry(10, "a", "z"))
 }
 
-// Entries of the morgue keep error and time, and join what is there.
-func importMorgue(t *testing.T, b *backend) {
+// testImportMorgue: entries of the morgue keep error and time, and join the buried payloads of their id.
+func testImportMorgue(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.push(job("a", "new", score(1)))
 	_, flight := r.popOne("a")
@@ -154,7 +158,7 @@ func importMorgue(t *testing.T, b *backend) {
 	}
 	r.imports("taken|taken", entry(1, "a", "x new", buried(time.Hour)), entry(2, "b", "x", buried(2*time.Hour)))
 	st, err := readState(r.s, r.ctx)
-	r.no(err)
+	r.noErr(err)
 	eq(t, "a", fmt.Sprint(st.morgue["a"].Retry, st.morgue["a"].Err, handed(st.morgue["a"])), "25exhausted[new x]")
 	near(t, "a", time.UnixMicro(st.morgue["a"].At), 0)
 	eq(t, "b", fmt.Sprint(st.morgue["b"].Retry, st.morgue["b"].Err, handed(st.morgue["b"])), "24old[x]")
@@ -165,7 +169,7 @@ func importMorgue(t *testing.T, b *backend) {
 	eq(t, "drained", show(r.drain()...), "a[new x] b[x y]")
 }
 
-// handed are the payloads of a job in the order of a handler.
+// handed returns the payloads of a job in the order of a handler.
 func handed(job *modelJob) (data []string) {
 	for _, p := range job.InOrder() {
 		data = append(data, p.Data)
@@ -173,8 +177,9 @@ func handed(job *modelJob) (data []string) {
 	return data
 }
 
-// A large entry goes in by parts, which keep one order, and stands before equal scores of what waits.
-func importLarge(t *testing.T, b *backend) {
+// testImportLarge: a large entry is sent in parts. They keep one order, and come before waiting payloads
+// with equal scores.
+func testImportLarge(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	large := func(number int64, id string, change ...func(*transfer.Entry)) transfer.Entry {
 		e := entry(number, id, "", change...)
@@ -204,10 +209,10 @@ func importLarge(t *testing.T, b *backend) {
 	}
 	r.push(jobs...)
 	results, err := transfer.Import(r.ctx, r.q, "old", large(1, "a"), large(2, "b", failed(3, "old", 0)), large(3, "c"), large(4, "fresh"))
-	r.no(err)
+	r.noErr(err)
 	eq(t, "results", fmt.Sprint(results), "[{false <nil>} {false <nil>} {false <nil>} {false <nil>}]")
 	results, err = transfer.Import(r.ctx, r.q, "old", large(1, "a"), large(2, "b"), large(3, "c"), large(4, "fresh"))
-	r.no(err)
+	r.noErr(err)
 	eq(t, "results", fmt.Sprint(results), "[{true <nil>} {true <nil>} {true <nil>} {true <nil>}]")
 	if n := r.c.DB().ForTests().HLen(r.ctx, r.s.Keys().From).Val(); n != 1 {
 		t.Errorf("got %d numbers of the source, want one", n)
@@ -224,17 +229,17 @@ func importLarge(t *testing.T, b *backend) {
 	eq(t, "the crowd", len(got["c"]), 792)
 }
 
-// The owner is woken as by a push.
-func importWakes(t *testing.T, b *backend) {
+// testImportWakes: an import wakes the owner as a push does.
+func testImportWakes(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	sub := r.c.DB().ForTests().Subscribe(r.ctx, r.s.Keys().Wake)
 	defer sub.Close()
 	_, err := sub.Receive(r.ctx)
-	r.no(err)
+	r.noErr(err)
 	next := func(what, want string) {
 		t.Helper()
-		m, err := sub.ReceiveMessage(r.ctx)
-		r.no(err)
+		m, err := r.receive(sub)
+		r.noErr(err)
 		eq(t, what, m.Payload, want)
 	}
 	later := entry(1, "later", "x", failed(-1, "", time.Hour))
@@ -243,19 +248,20 @@ func importWakes(t *testing.T, b *backend) {
 		entry      transfer.Entry
 	}{{"scheduled", fmt.Sprint(later.Due), later}, {"due now", "0", entry(2, "a", "x")}, {"due now after all", "0", entry(3, "later", "y")}} {
 		_, err := transfer.Import(r.ctx, r.q, "old", c.entry)
-		r.no(err)
+		r.noErr(err)
 		next(fmt.Sprint(i, " ", c.what), c.want)
 		if i == 1 {
 			r.pop(1)
 		}
 	}
 	_, err = transfer.Import(r.ctx, r.q, "old", entry(4, "a", "y"))
-	r.no(err)
+	r.noErr(err)
 	next("in flight", "-1")
 }
 
-// What no queue takes is refused with a reason, and what is no import is refused as a whole.
-func importBadEntries(t *testing.T, b *backend) {
+// testImportBadEntries: entries that no queue accepts are refused with a reason, and a malformed import is
+// refused as a whole.
+func testImportBadEntries(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.imports("id is empty|512 are allowed|without payloads|not a finite|retry count|perform_in|taken",
 		entry(1, "", "x"), entry(2, strings.Repeat("i", 513), "x"), entry(3, "a", ""), entry(4, "b", "x", func(e *transfer.Entry) { e.Payloads[0].Score = math.Inf(1) }),

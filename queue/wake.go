@@ -11,52 +11,51 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/redisdb"
+	"github.com/lowkiq/lowkiq/internal/store/redisdb"
 )
 
-// Wake is news of a shard.
+// Wake is a message about a shard or to an instance, or a change of the connection.
 type Wake struct {
-	Shard lowkiq.Shard
-	// Confirmed: Redis has confirmed the subscription. A caller that was not subscribed
-	// before should look once whether something is due.
+	Shard lowkiq.Shard // empty if the wake does not concern a single shard
+	// Confirmed means that Redis has confirmed the subscription to the shard. A caller that was not subscribed
+	// before must look once whether the shard has due jobs.
 	Confirmed bool
-	// Lost: the connection broke; news may have been missed until the next Confirmed.
-	// Shard is empty: it concerns all.
+	// Lost means that the connection broke. Messages about any shard may be missed until the next
+	// Confirmed.
 	Lost bool
-	// Parked: something was pushed to an id in flight. It is due when the flight ends.
+	// Parked means that a payload was pushed to an id in flight. It is due when the flight ends.
 	Parked bool
-	// Due is when something is due, by Redis's clock; zero is now.
+	// Due is the time when a job is due, by Redis's clock; zero means now.
 	Due time.Time
-	// Wanted is the fence of the claim that another instance waits for, 0 otherwise.
+	// Wanted is the fence of a claim that another instance waits for, 0 in other messages.
 	Wanted int64
-	// Drain is "on" if an operator asks this node to give its shards away, "off" if it may
-	// take some again, "" otherwise.
+	// Drain is "on" if an operator asks this node to give its shards away, and "off" if it may take shards
+	// again. It is "" in other messages.
 	Drain string
-	// Asked is the question of a process that wants to know where this node has an id; nil
-	// otherwise.
+	// Asked asks where this node has an id, or asks it to end a run. It is nil in other messages.
 	Asked *Question
 }
 
-// Wakes listens for pushes to shards: a message comes when a shard goes from nothing
-// due to something due, or gets an earlier due time than its earliest. It is a hint;
-// polling catches what it misses.
+// Wakes receives messages about pushes to shards. A message comes when a shard without due jobs gets a due job,
+// or when its next due time becomes earlier. Messages are hints and may be lost. Polling finds the jobs that a
+// lost message announced.
 type Wakes struct {
-	c       *Client
+	client  *Client
 	mail    string        // channel of messages to the instance itself
-	silence time.Duration // after which the connection is tested
+	silence time.Duration // then the connection is tested
 
 	mu     sync.Mutex              // guards the fields below
-	pubsub *redisdb.Subscription   // replaced when it answers no more
-	shards map[string]lowkiq.Shard // by channel
+	pubsub *redisdb.Subscription   // replaced when it does not answer any more
+	shards map[string]lowkiq.Shard // subscribed shards by channel
 }
 
-// NewWakes builds a listener for an instance; Run makes it listen. Besides the news of
-// shards it hears what others have to say to the instance.
+// NewWakes returns a listener for an instance. It listens when Run is called. It also receives messages to the
+// instance itself.
 func (c *Client) NewWakes(ctx context.Context, instance string) *Wakes {
-	return &Wakes{c: c, mail: c.db.Keys.To(instance), silence: wakeSilence, pubsub: c.db.Subscribe(ctx), shards: map[string]lowkiq.Shard{}}
+	return &Wakes{client: c, mail: c.db.Keys.To(instance), silence: wakeSilence, pubsub: c.db.Subscribe(ctx), shards: map[string]lowkiq.Shard{}}
 }
 
-// Add subscribes to shards. The confirmation arrives as a Wake.
+// Add subscribes to shards. The confirmation comes as a Wake.
 func (w *Wakes) Add(ctx context.Context, shards ...*Shard) error {
 	w.mu.Lock()
 	channels := make([]string, 0, len(shards))
@@ -66,7 +65,7 @@ func (w *Wakes) Add(ctx context.Context, shards ...*Shard) error {
 	}
 	pubsub := w.pubsub
 	w.mu.Unlock()
-	return w.c.db.Explain("subscribe", pubsub.Add(ctx, channels...))
+	return w.client.db.Explain("subscribe", pubsub.Add(ctx, channels...))
 }
 
 // Remove ends subscriptions.
@@ -81,53 +80,51 @@ func (w *Wakes) Remove(ctx context.Context, shards ...*Shard) error {
 	w.mu.Unlock()
 	err := pubsub.Remove(ctx, channels...)
 	if redisdb.Closed(err) {
-		return nil // all subscriptions have ended with it, and the next connection has not these
+		return nil // the subscriptions have ended with the connection, and the next connection does not get them
 	}
-	return w.c.db.Explain("unsubscribe", err)
+	return w.client.db.Explain("unsubscribe", err)
 }
 
-// Silence after which the connection is tested, and pause between attempts to get a
-// new one.
 const (
-	wakeSilence = 30 * time.Second
-	wakeRetry   = 250 * time.Millisecond
+	wakeSilence = 30 * time.Second       // silence before a connection is tested
+	wakeRetry   = 250 * time.Millisecond // pause before a new connection
 )
 
-// Run delivers news until ctx ends. tell must not block for long.
+// Run calls tell for each message until ctx ends. tell must not block for long.
 func (w *Wakes) Run(ctx context.Context, tell func(Wake)) error {
 	defer w.close()
-	if err := w.current().Add(ctx, w.mail); err != nil && ctx.Err() == nil {
+	if err := w.subscription().Add(ctx, w.mail); err != nil && ctx.Err() == nil {
 		tell(Wake{Lost: true}) // the next connection subscribes it
 	}
 	stop := context.AfterFunc(ctx, w.close) // unblocks the receive
 	defer stop()
 	wait := w.silence
 	for {
-		news, err := w.current().Receive(ctx, wait)
+		news, err := w.subscription().Receive(ctx, wait)
 		switch {
 		case ctx.Err() != nil:
 			return nil
 		case err == nil:
 			wait = w.silence
-			w.deliver(news, tell)
-		case redisdb.TimedOut(err) && wait == w.silence && w.current().Ping(ctx) == nil:
-			wait = w.c.cfg.Timeout // for the answer
+			w.deliverNews(news, tell)
+		case redisdb.TimedOut(err) && wait == w.silence && w.subscription().Ping(ctx) == nil:
+			wait = w.client.cfg.Timeout // for the answer to the ping
 		case redisdb.Closed(err):
 			return fmt.Errorf("wakes: %w", err)
 		default:
 			wait = w.silence
-			w.lost(ctx, err, tell)
+			w.waitAfterLoss(ctx, err, tell)
 		}
 	}
 }
 
-// lost waits a moment after a broken connection, which the next receive replaces,
-// subscriptions included. One that is merely silent must be given up first: the network
-// may have forgotten it without telling.
-func (w *Wakes) lost(ctx context.Context, err error, tell func(Wake)) {
+// waitAfterLoss reports a broken connection and waits a moment. The next receive replaces the connection and its
+// subscriptions. The receive keeps a connection that only did not answer the ping, because the network may drop a
+// connection silently. So waitAfterLoss replaces such a connection itself.
+func (w *Wakes) waitAfterLoss(ctx context.Context, err error, tell func(Wake)) {
 	tell(Wake{Lost: true})
 	if redisdb.TimedOut(err) {
-		w.renew(ctx)
+		w.reconnect(ctx)
 	}
 	select {
 	case <-ctx.Done():
@@ -135,20 +132,20 @@ func (w *Wakes) lost(ctx context.Context, err error, tell func(Wake)) {
 	}
 }
 
-func (w *Wakes) current() *redisdb.Subscription {
+func (w *Wakes) subscription() *redisdb.Subscription {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.pubsub
 }
 
-func (w *Wakes) close() { w.current().Close() }
+func (w *Wakes) close() { w.subscription().Close() }
 
-// renew replaces the connection.
-func (w *Wakes) renew(ctx context.Context) {
+// reconnect replaces the connection and subscribes to all channels again.
+func (w *Wakes) reconnect(ctx context.Context) {
 	w.close()
 	w.mu.Lock()
 	channels := append(slices.Collect(maps.Keys(w.shards)), w.mail)
-	w.pubsub = w.c.db.Subscribe(ctx)
+	w.pubsub = w.client.db.Subscribe(ctx)
 	next := w.pubsub
 	w.mu.Unlock()
 	if ctx.Err() != nil {
@@ -158,26 +155,27 @@ func (w *Wakes) renew(ctx context.Context) {
 	next.Add(ctx, channels...) //nolint:errcheck // the next receive tries again
 }
 
-func (w *Wakes) deliver(news redisdb.News, tell func(Wake)) {
+func (w *Wakes) deliverNews(news redisdb.News, tell func(Wake)) {
 	if news.Channel == w.mail {
 		if !news.Confirmed {
-			tell(w.c.decodeMail(news.Payload))
+			tell(w.client.decodeMail(news.Payload))
 		}
-	} else if shard, ok := w.shard(news.Channel); ok && news.Confirmed {
+	} else if shard, ok := w.shardOf(news.Channel); ok && news.Confirmed {
 		tell(Wake{Shard: shard, Confirmed: true})
 	} else if ok {
 		tell(decodeWake(shard, news.Payload))
 	}
 }
 
-func (w *Wakes) shard(channel string) (lowkiq.Shard, bool) {
+func (w *Wakes) shardOf(channel string) (lowkiq.Shard, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	shard, ok := w.shards[channel]
 	return shard, ok
 }
 
-// decodeMail reads "wanted <queue> <index> <fence>", "drain on|off" or "where" and a question.
+// decodeMail reads a message to the instance: "wanted <queue> <index> <fence>", "drain on|off", or "where" and a
+// question.
 func (c *Client) decodeMail(payload string) (wake Wake) {
 	if wake.Asked = c.decodeQuestion(payload); wake.Asked != nil {
 		return wake
@@ -194,7 +192,7 @@ func (c *Client) decodeMail(payload string) (wake Wake) {
 	return wake
 }
 
-// decodeWake reads "0" (due now), "-1" (pushed to an id in flight) or a due time in us.
+// decodeWake reads a message about a shard: "0" (due now), "-1" (pushed to an id in flight) or a due time in us.
 func decodeWake(shard lowkiq.Shard, payload string) Wake {
 	wake := Wake{Shard: shard}
 	us, _ := strconv.ParseInt(payload, 10, 64)
@@ -204,16 +202,16 @@ func decodeWake(shard lowkiq.Shard, payload string) Wake {
 	return wake
 }
 
-// RequestRelease tells the holder of a shard's claim that another instance waits for it; a live
-// holder that does not run the shard releases exactly that fence.
+// RequestRelease tells the holder of a shard's claim that another instance waits for the shard. A live holder that
+// does not run the shard releases the claim with exactly this fence.
 func (s *Shard) RequestRelease(ctx context.Context, holder Owner) error {
 	text := fmt.Sprintf("wanted %s %d %d", s.Queue, s.Index, holder.Fence)
 	_, err := s.registry.db.Do(ctx, "want "+s.String(), "PUBLISH", s.registry.db.Keys.To(holder.Instance), text)
 	return err
 }
 
-// Drain asks an instance to give its shards away (on), or to take some again. heard is
-// false if it does not listen.
+// Drain asks an instance to give its shards away, or with on = false to take shards again. heard reports whether
+// the instance listens.
 func (c *Client) Drain(ctx context.Context, instance string, on bool) (heard bool, err error) {
 	text := "drain off"
 	if on {
@@ -226,14 +224,13 @@ func (c *Client) Drain(ctx context.Context, instance string, on bool) (heard boo
 	return false, c.db.Explain("drain "+instance, err)
 }
 
-// Due is what a look at a shard saw.
+// Due says whether a shard has due jobs.
 type Due struct {
-	Ready bool      // something is due now
-	Next  time.Time // due time of the next scheduled or retried job; zero if there is none
+	Ready bool      // a job is due now
+	Next  time.Time // due time of the next scheduled or failed job; zero if there is none
 }
 
-// PeekDue looks whether anything is due, for many shards at once: one command per idle
-// shard. It changes nothing.
+// PeekDue reads whether shards have due jobs, with one command per empty shard. It changes nothing.
 func (c *Client) PeekDue(ctx context.Context, shards ...*Shard) ([]Due, error) {
 	cmds := make([]redisdb.Cmd, len(shards))
 	for i, s := range shards {
@@ -244,17 +241,17 @@ func (c *Client) PeekDue(ctx context.Context, shards ...*Shard) ([]Due, error) {
 		return nil, err
 	}
 	seen := make([]Due, len(shards))
-	var busy []int // indexes of shards that hold something
+	var busy []int // indexes of shards that have waiting jobs
 	for i := range shards {
 		if redisdb.Int(replies[i]) > 0 {
 			busy = append(busy, i)
 		}
 	}
-	return seen, c.look(ctx, shards, busy, seen)
+	return seen, c.peekShards(ctx, shards, busy, seen)
 }
 
-// look peeks at the shards that hold something, in one round trip.
-func (c *Client) look(ctx context.Context, shards []*Shard, busy []int, seen []Due) error {
+// peekShards reads the due jobs of the shards with the indexes in busy, in one round trip.
+func (c *Client) peekShards(ctx context.Context, shards []*Shard, busy []int, seen []Due) error {
 	var cmds []redisdb.Cmd
 	for _, i := range busy {
 		k := &shards[i].keys

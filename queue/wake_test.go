@@ -9,12 +9,12 @@ import (
 	. "github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
 
-	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 )
 
-var wakeTests = []testCase{{"Wakes", wakes}, {"Drain_IsHeard", drainIsHeard}, {"Peek", peek}}
+var wakeTests = []testCase{{"Wakes", testWakes}, {"Drain_IsHeard", testDrainIsHeard}, {"Peek", testPeek}}
 
-// listen collects what a listener tells.
+// listen returns the wakes that a listener tells.
 func listen(t *testing.T, r *rig) <-chan Wake {
 	t.Helper()
 	return r.listens(r.c.NewWakes(r.ctx, "n/b.1"))
@@ -25,7 +25,7 @@ func (r *rig) listens(w *Wakes) <-chan Wake {
 	r.t.Helper()
 	ctx, cancel := context.WithCancel(r.ctx)
 	news, done := make(chan Wake, 1000), make(chan error, 1)
-	r.no(w.Add(ctx, r.s))
+	r.noErr(w.Add(ctx, r.s))
 	go func() { done <- w.Run(ctx, func(wake Wake) { news <- wake }) }()
 	r.t.Cleanup(func() {
 		cancel()
@@ -41,13 +41,13 @@ func next(t *testing.T, news <-chan Wake) Wake {
 	select {
 	case wake := <-news:
 		return wake
-	case <-time.After(30 * time.Second):
-		t.Fatal("no news in 30 s")
+	case <-time.After(patience):
+		t.Fatalf("no news in %s", patience)
 		return Wake{}
 	}
 }
 
-func wakes(t *testing.T, b *backend) {
+func testWakes(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	news := listen(t, r)
 	eq(t, "confirmed", next(t, news), Wake{Shard: r.s.Shard, Confirmed: true})
@@ -67,9 +67,9 @@ func wakes(t *testing.T, b *backend) {
 		t.Errorf("earlier: got %+v, want one due before %s", wake, later)
 	}
 	_, err := browse.Of(r.q).RunNow(r.ctx, "c")
-	r.no(err)
+	r.noErr(err)
 	eq(t, "run now", next(t, news), now)
-	r.no(r.s.RequestRelease(r.ctx, Owner{Instance: "n/b.1", Fence: 42}))
+	r.noErr(r.s.RequestRelease(r.ctx, Owner{Instance: "n/b.1", Fence: 42}))
 	eq(t, "wanted", next(t, news), Wake{Shard: r.s.Shard, Wanted: 42})
 	r.drain()
 	r.push(job("a", "3"), job("b", "1", score(1)))
@@ -82,7 +82,7 @@ func wakes(t *testing.T, b *backend) {
 	r.ack(p.Flight, "a")
 	eq(t, "an ack alone lets a wait again", next(t, news), now)
 	_, err = r.claim.Release(r.ctx)
-	r.no(err)
+	r.noErr(err)
 	eq(t, "released", next(t, news), now)
 }
 
@@ -100,19 +100,23 @@ func TestWakesAfterALostConnection(t *testing.T) {
 	eq(t, "news", next(t, news), Wake{Shard: r.s.Shard})
 }
 
-// A connection that the network has forgotten ends without a word: nothing is read from it,
-// and what is written to it disappears.
+// TestWakesNoticeSilence: a connection that the network has dropped ends silently. Nothing is read from it,
+// and writes to it disappear.
 func TestWakesNoticeSilence(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	r := newRig(t, &backend{url: server.URL()}, func(cfg *Config) { cfg.Timeout = 100 * time.Millisecond })
-	w := r.c.NewWakes(r.ctx, "n/b.1")
-	w.Silence(20 * time.Millisecond)
+	b := &backend{url: server.URL()}
+	r := newRig(t, b)
+	// Only the listener is impatient. On a busy machine it may also lose its connection before the pause.
+	w := b.open(t, func(cfg *Config) { cfg.Cluster, cfg.Timeout = r.c.Cluster(), 100*time.Millisecond }).NewWakes(r.ctx, "n/b.1")
+	w.SetSilence(20 * time.Millisecond)
 	news := r.listens(w)
-	eq(t, "confirmed", next(t, news).Confirmed, true)
+	for wake := next(t, news); !wake.Confirmed; wake = next(t, news) {
+	}
 	server.Pause()
 	defer server.Resume() // for the end of the test, if it fails here
-	eq(t, "lost", next(t, news).Lost, true)
+	for wake := next(t, news); !wake.Lost; wake = next(t, news) {
+	}
 	server.Resume()
 	for wake := next(t, news); !wake.Confirmed; wake = next(t, news) {
 	}
@@ -121,8 +125,8 @@ func TestWakesNoticeSilence(t *testing.T) {
 	}
 }
 
-// drainIsHeard wherever in a Redis Cluster the instance listens.
-func drainIsHeard(t *testing.T, b *backend) {
+// testDrainIsHeard: a drain is heard wherever in a Redis Cluster the instance listens.
+func testDrainIsHeard(t *testing.T, b *backend) {
 	c := b.open(t)
 	q := newQueue(t, c, 4)
 	for i, s := range q.All() {
@@ -131,14 +135,14 @@ func drainIsHeard(t *testing.T, b *backend) {
 		news := r.listens(c.NewWakes(r.ctx, instance)) // the shard's channel decides on the master
 		until(t, "drain of "+instance, func() bool {
 			heard, err := c.Drain(r.ctx, instance, true)
-			r.no(err)
+			r.noErr(err)
 			return heard
 		})
 		for wake := next(t, news); wake.Drain != "on"; wake = next(t, news) {
 		}
 		for range 10 {
 			heard, err := c.Drain(r.ctx, instance, true)
-			r.no(err)
+			r.noErr(err)
 			eq(t, "heard", heard, true)
 		}
 	}
@@ -148,12 +152,12 @@ func drainIsHeard(t *testing.T, b *backend) {
 	}
 }
 
-func peek(t *testing.T, b *backend) {
+func testPeek(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	look := func() Due {
 		t.Helper()
 		seen, err := r.c.PeekDue(r.ctx, r.s, r.s)
-		r.no(err)
+		r.noErr(err)
 		eq(t, "the same twice", seen[0], seen[1])
 		return seen[0]
 	}

@@ -13,17 +13,18 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/redistest"
-	"github.com/lowkiq/lowkiq/internal/tier"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/tier"
 )
 
 var cpuRule = regexp.MustCompile(`used_cpu_(?:sys|user):([\d.]+)`)
 
-// work is the CPU time that Redis has used, us. A busy machine stretches the clock, not it.
+// work returns the CPU time that Redis has used, in us. A busy machine does not stretch it, unlike the time
+// on the clock.
 func (r *rig) work() (us int) {
 	r.t.Helper()
 	text, err := r.c.DB().ForTests().Info(r.ctx, "cpu").Result()
-	r.no(err)
+	r.noErr(err)
 	for _, found := range cpuRule.FindAllStringSubmatch(text, -1) {
 		seconds, _ := strconv.ParseFloat(found[1], 64)
 		us += int(seconds * 1e6)
@@ -31,8 +32,8 @@ func (r *rig) work() (us int) {
 	return us
 }
 
-// TestCrowdIsLinear: payloads pushed one by one to one id cost Redis the same each, however many
-// of 10,000 wait; also duplicates, also after a failure, also while in flight.
+// TestCrowdIsLinear: payloads pushed one by one to one id cost Redis the same each, however many of 10,000
+// wait. This holds also for duplicates, after a failure, and while in flight.
 func TestCrowdIsLinear(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -85,8 +86,8 @@ func TestCrowdIsLinear(t *testing.T) {
 	}
 }
 
-// TestPushOverTombsIsBounded: ids that were deleted and are pushed for later cost the same
-// however long the ready list is in which their entries are left.
+// TestPushOverTombsIsBounded: ids that were deleted and are pushed for later cost the same, however long
+// the ready list with their tombstones is.
 func TestPushOverTombsIsBounded(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -105,7 +106,7 @@ func TestPushOverTombsIsBounded(t *testing.T) {
 		}
 		r.push(ahead...)
 		r.push(old...)
-		r.no(second(browse.Of(r.q).Delete(r.ctx, browse.Anywhere, ids...)))
+		r.noErr(second(browse.Of(r.q).Delete(r.ctx, browse.Anywhere, ids...)))
 		before := r.work()
 		r.push(again...)
 		cost[long] = r.work() - before
@@ -115,13 +116,12 @@ func TestPushOverTombsIsBounded(t *testing.T) {
 	}
 }
 
-// TestStateCheckObjects breaks a shard in every way that the check of its keys must see.
-// addEntry adds an entry of runs to the journal, past the queue's own code.
+// addEntry adds an entry of runs to the journal, without the queue's own code.
 func addEntry(r *rig, runs int, lines string) error {
 	return r.c.DB().ForTests().XAdd(r.ctx, &redis.XAddArgs{Stream: r.s.Keys().Journal, Values: []any{"i", "n/1", "n", runs, "l", lines}}).Err()
 }
 
-func TestStateCheckObjects(t *testing.T) {
+func TestStateCheckFindsFaults(t *testing.T) {
 	t.Parallel()
 	b := &backend{url: redistest.Start(t).URL()}
 	for name, break_ := range map[string]func(*rig) error{
@@ -165,8 +165,8 @@ func TestStateCheckObjects(t *testing.T) {
 			r.pop(1)
 			r.push(job("ready", "1"), job("later", "1", in(3600e9)))
 			_, err := readState(r.s, r.ctx)
-			r.no(err)
-			r.no(break_(r))
+			r.noErr(err)
+			r.noErr(break_(r))
 			if _, err := readState(r.s, r.ctx); err == nil {
 				t.Error("got nil, want an objection")
 			}

@@ -14,7 +14,8 @@ import (
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
-// holding has limits of groups asked for, pushes that take the place of others, and searches, each as large as they come.
+// holding asks for limits of groups, makes pushes that replace others, and searches, each as large as
+// allowed.
 func (w *worstOf) holding(t *testing.T, b *backend) {
 	for _, c := range []struct{ payloads, size int }{{1, 10}, {32, 100}, {2, 1_000_000}, {200, 4000}} {
 		w.coalescing(t, b, c.payloads, c.size)
@@ -25,7 +26,7 @@ func (w *worstOf) holding(t *testing.T, b *backend) {
 	}
 }
 
-// coalescing pushes to ids for which as many payloads wait as a rule finds that comes later.
+// coalescing pushes to ids with as many waiting payloads as a new rule may find.
 func (w *worstOf) coalescing(t *testing.T, b *backend, payloads, size int) {
 	r := newRig(t, b)
 	ids := max(1, min(2000, 30<<20/(payloads*size)))
@@ -40,13 +41,14 @@ func (w *worstOf) coalescing(t *testing.T, b *backend, payloads, size int) {
 		r.push(jobs...)
 	}
 	push(payloads, "a")
-	r.rule(PushRules{Coalesce: rules.CoalesceLatest, Debounce: rules.Debounce{Quiet: time.Second, Most: time.Minute}})
+	r.rule(PushRules{Push: rules.Push{Coalesce: rules.CoalesceLatest, Debounce: rules.Debounce{Quiet: time.Second, Most: time.Minute}}})
 	r.c.DB().ForTests().AddHook(w)
 	push(1, "b")
 	push(1, "c")
 }
 
-// grouping asks about as many groups as a request may have, of which as many instances hold ids as there may be nodes.
+// grouping asks about as many groups as a request may have. As many instances hold ids of each as there may
+// be nodes.
 func (w *worstOf) grouping(t *testing.T, b *backend) {
 	const nodes = 100
 	r := newRig(t, b)
@@ -57,11 +59,11 @@ func (w *worstOf) grouping(t *testing.T, b *backend) {
 			req.Groups = append(req.Groups, GroupWant{Group: fmt.Sprint(strings.Repeat("g", 500), i), New: 5, Back: 5})
 		}
 		_, err := r.c.AskGroups(r.ctx, r.q.Name, &req)
-		r.no(err)
+		r.noErr(err)
 	}
 	for node := range nodes {
 		_, err := r.c.Leases().Take(r.ctx, fmt.Sprintf("%s%d/1", strings.Repeat("n", 60), node), []byte("{}"), []byte("{}"), time.Hour)
-		r.no(err)
+		r.noErr(err)
 		ask(node, 1)
 	}
 	r.c.DB().ForTests().AddHook(w)
@@ -70,7 +72,7 @@ func (w *worstOf) grouping(t *testing.T, b *backend) {
 	}
 }
 
-// searching looks for what nothing says.
+// searching searches for a text that no job has.
 func (w *worstOf) searching(t *testing.T, b *backend, ids, payloads, size int) {
 	r := newRig(t, b)
 	w.what = fmt.Sprintf("%d ids, with %d payloads of %d bytes, searched", ids, payloads, size)
@@ -84,8 +86,8 @@ func (w *worstOf) searching(t *testing.T, b *backend, ids, payloads, size int) {
 	r.c.DB().ForTests().AddHook(w)
 	for _, s := range []browse.Search{{Contains: "ab"}, {Tag: "vip"}, {Error: "boom"}, {Contains: "a"}} {
 		_, err := browse.Of(r.q).Page(r.ctx, browse.Query{Range: browse.Range{Limit: 1000}, Search: s})
-		r.no(err)
+		r.noErr(err)
 	}
 	_, err := browse.Of(r.q).Tags(r.ctx, "", "")
-	r.no(err)
+	r.noErr(err)
 }

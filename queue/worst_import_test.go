@@ -11,7 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 )
 
 // TestWorstImport is TestWorstScript for imports.
@@ -28,7 +28,7 @@ func TestWorstImport(t *testing.T) {
 	worst.judge(t)
 }
 
-// importing takes in entries as large and as many as one script gets, for ids in whatever state costs most.
+// importing imports entries as large and as many as one script gets, for ids in the most expensive states.
 func (w *worstOf) importing(t *testing.T, b *backend) {
 	for _, c := range []struct {
 		ids, waiting, payloads, size int // of each id: what waits, and what its entry has

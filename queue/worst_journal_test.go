@@ -16,19 +16,19 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/journal"
+	"github.com/lowkiq/lowkiq/internal/store/journal"
 	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/queue/recurring"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
-// longRun is a run with as much as its line keeps.
+// longRun returns a run with as much text as its line keeps.
 func longRun(id string, verdict journal.Verdict) *journal.Run {
 	return &journal.Run{ID: id, Verdict: verdict, RetryCount: -1, Result: make([]byte, journal.MaxResult),
 		Ran: journal.Ran{Due: time.Now(), Popped: time.Now(), Began: time.Now(), Took: time.Second, Log: strings.Repeat("l", journal.MaxLog)}}
 }
 
-// journals ends runs whose lines are as many, or as long, as they may be, and reads the journals that come of it.
+// journals ends runs with as many and as long lines as allowed, and reads the resulting journals.
 func (w *worstOf) journals(t *testing.T, b *backend) {
 	for _, size := range []struct {
 		ids, length int
@@ -50,7 +50,7 @@ func (w *worstOf) journal(t *testing.T, b *backend, n, length int, noted bool, r
 	rdb := r.c.DB().ForTests()
 	rdb.AddHook(w)
 	keep := 1_000_000
-	// popped are ids in flight, notes about each included.
+	// popped returns ids in flight, with notes about each.
 	popped := func() (acks []Acks) {
 		var jobs []lowkiq.Push
 		for i := range n {
@@ -66,8 +66,8 @@ func (w *worstOf) journal(t *testing.T, b *backend, n, length int, noted bool, r
 				a.Runs.Add(run(j.ID, journal.Done))
 				if noted {
 					text := fmt.Sprintf("%d 0.5\n%s", time.Now().Add(time.Second).UnixMicro(), strings.Repeat("n", journal.MaxLog))
-					r.no(rdb.HSet(r.ctx, r.s.Keys().Progress, j.ID, text).Err())
-					a.Answers = append(a.Answers, Answer{ID: j.ID, Noted: true})
+					r.noErr(rdb.HSet(r.ctx, r.s.Keys().Progress, j.ID, text).Err())
+					a.Answers = append(a.Answers, Answer{ID: j.ID, HasNotes: true})
 				}
 			}
 			acks, left = append(acks, a), left-len(p.Jobs)
@@ -80,7 +80,7 @@ func (w *worstOf) journal(t *testing.T, b *backend, n, length int, noted bool, r
 	for _, keep = range []int{1_000_000, 1} { // with the second one, what is there is trimmed
 		at(fmt.Sprint("acks in row, keep ", keep))
 		_, err := r.claim.Ack(r.ctx, popped()...)
-		r.no(err)
+		r.noErr(err)
 		at(fmt.Sprint("acks from the last to the first, keep ", keep))
 		acks := popped()
 		slices.Reverse(acks)
@@ -91,10 +91,10 @@ func (w *worstOf) journal(t *testing.T, b *backend, n, length int, noted bool, r
 			}
 		}
 		_, err = r.claim.Ack(r.ctx, acks...)
-		r.no(err)
+		r.noErr(err)
 		at(fmt.Sprint("late acks, keep ", keep)) // all that they say is taken apart, for nothing
 		_, err = r.claim.Ack(r.ctx, acks...)
-		r.no(err)
+		r.noErr(err)
 		at(fmt.Sprint("failures, keep ", keep))
 		for _, policy := range []Policy{"", Bury} {
 			acks = popped()
@@ -112,7 +112,7 @@ func (w *worstOf) journal(t *testing.T, b *backend, n, length int, noted bool, r
 			} else {
 				_, err = r.claim.Bury(r.ctx, burials...)
 			}
-			r.no(err)
+			r.noErr(err)
 		}
 		if keep > 1 {
 			at("reading")
@@ -124,29 +124,29 @@ func (w *worstOf) journal(t *testing.T, b *backend, n, length int, noted bool, r
 	last := acks[len(acks)-1]
 	id := last.IDs[len(last.IDs)-1]
 	for range 3 {
-		r.no(r.claim.Note(r.ctx, Note{Flight: last.Flight, ID: id, Note: lowkiq.Note{Progress: 0.5, Log: strings.Repeat("l", journal.MaxLog), State: make([]byte, lowkiq.MaxStateBytes)}}))
+		r.noErr(r.claim.Note(r.ctx, Note{Flight: last.Flight, ID: id, Note: lowkiq.Note{Progress: 0.5, Log: strings.Repeat("l", journal.MaxLog), State: make([]byte, lowkiq.MaxStateBytes)}}))
 	}
 	at("a seizure")
 	r.own(Seize)
 	at("a delivery")
 	r.crowds(9000, 3, "crowd")
 	_, err := r.q.Deliver(r.ctx, Delivery{"s", 1}, job("crowd", strings.Repeat("x", 1<<20)))
-	r.no(err)
-	r.no(rdb.FlushDB(r.ctx).Err())
+	r.noErr(err)
+	r.noErr(rdb.FlushDB(r.ctx).Err())
 }
 
-// reads looks through a journal for what hardly any run is.
+// reads searches a journal for runs that are rare.
 func (w *worstOf) reads(r *rig) {
 	r.t.Helper()
 	for _, q := range []browse.RunQuery{{Limit: 1000}, {ID: "nobody"}, {Verdicts: []browse.Verdict{browse.RunPostponed}}, {Contains: "nothing has this"}, {Node: "nobody"}} {
 		_, err := browse.Of(r.q).Runs(r.ctx, q)
-		r.no(err)
+		r.noErr(err)
 		_, err = browse.Of(r.q).RunsAfter(r.ctx, 0, q)
-		r.no(err)
+		r.noErr(err)
 	}
 }
 
-// clusterKeys does what is done to a cluster's keys as full as they may be.
+// clusterKeys runs scripts on keys of the cluster that are as full as allowed.
 func (w *worstOf) clusterKeys(t *testing.T, b *backend) {
 	r := newRig(t, b, func(cfg *Config) { cfg.Cluster = "keys" })
 	rdb := r.c.DB().ForTests()
@@ -158,18 +158,18 @@ func (w *worstOf) clusterKeys(t *testing.T, b *backend) {
 		ids[i] = fmt.Sprintf("%060d", i) // 64 KiB of them is the limit
 	}
 	tracked, err := json.Marshal(ids)
-	r.no(err)
+	r.noErr(err)
 	for n := range 3 {
 		_, err := rules.In(r.c.DB()).Change(ctx, "q", rules.Change{Set: map[string]json.RawMessage{"tracked": tracked, "batch_size": json.RawMessage(fmt.Sprint(n + 1))}, If: -1})
-		r.no(err)
+		r.noErr(err)
 	}
 	w.what = "1,000 entries recur"
 	book := recurring.Of(r.c)
 	spec := recurring.Spec{Every: recurring.Duration(time.Second), Queue: "q", Payload: json.RawMessage(`"` + strings.Repeat("x", 3900) + `"`)}
-	r.no(book.Add(ctx, "n", spec))
+	r.noErr(book.Add(ctx, "n", spec))
 	keys := r.c.DB().Keys
 	text, err := rdb.HGet(ctx, keys.Recurring(), "n").Result()
-	r.no(err)
+	r.noErr(err)
 	due := time.Now().Add(-2 * time.Minute).Truncate(time.Second)
 	pipe := rdb.Pipeline()
 	for i := range recurring.MaxEntries - 1 {
@@ -178,16 +178,16 @@ func (w *worstOf) clusterKeys(t *testing.T, b *backend) {
 		pipe.HSet(ctx, keys.Ticked(), fmt.Sprint("n", i), `{"tick":1700000000000000,"at":1700000000000000,"missed":1000}`)
 	}
 	_, err = pipe.Exec(ctx)
-	r.no(err)
+	r.noErr(err)
 	_, err = book.List(ctx)
-	r.no(err)
+	r.noErr(err)
 	if err := book.Add(ctx, "more", recurring.Spec{Every: recurring.Duration(time.Second), Queue: "q"}); !errors.Is(err, recurring.ErrTooMany) {
 		t.Errorf("one more: got %v, want %v", err, recurring.ErrTooMany)
 	}
-	r.no(book.Edit(ctx, "n1", func(s *recurring.Spec) error { s.Every = recurring.Duration(time.Minute); return nil }))
-	r.no(book.Remove(ctx, "n2"))
+	r.noErr(book.Edit(ctx, "n1", func(s *recurring.Spec) error { s.Every = recurring.Duration(time.Minute); return nil }))
+	r.noErr(book.Remove(ctx, "n2"))
 	w.what = "1,000 entries recur, all of them due"
-	f := &recurring.Firer{Leads: func() bool { return true }, Files: func(context.Context) ([]string, bool) { return nil, true }, Patience: time.Hour,
+	f := &recurring.Firer{Leads: func() bool { return true }, Files: func(context.Context) ([]recurring.Process, bool) { return nil, true }, Patience: time.Hour,
 		Since: r.c.Time, Late: func(time.Duration) {}, Missed: func(string, int64) {}, Warn: func(string, error) {}, Log: slog.New(slog.DiscardHandler)}
 	firing, stop := context.WithCancel(ctx)
 	fired := make(chan struct{})
@@ -198,5 +198,5 @@ func (w *worstOf) clusterKeys(t *testing.T, b *backend) {
 	})
 	stop()
 	<-fired
-	r.no(rdb.FlushDB(ctx).Err())
+	r.noErr(rdb.FlushDB(ctx).Err())
 }

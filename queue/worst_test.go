@@ -18,20 +18,19 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/envelope"
-	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/store/envelope"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 )
 
-// LOWKIQ_WORST=30s has TestWorstScript look that long for the script that costs Redis most; "make
-// bench" does.
+// LOWKIQ_WORST=30s makes TestWorstScript look that long for the script that costs Redis most. "make bench"
+// sets it.
 const worstFor = "LOWKIQ_WORST"
 
-// The most CPU that one script may cost.
+// worstCPU is the maximum CPU time of one script.
 const worstCPU = 50 * time.Millisecond
 
-// TestWorstScript fills a shard at random within the default limits, has workers and people do
-// everything to it, and asks Redis after each script what that has cost: CPU of its main thread, by
-// its own account.
+// TestWorstScript fills a shard at random within the default limits, takes every step of workers and people
+// on it, and asks Redis after each script for its cost in CPU time of its main thread.
 func TestWorstScript(t *testing.T) {
 	patience, err := time.ParseDuration(os.Getenv(worstFor))
 	if err != nil {
@@ -44,7 +43,7 @@ func TestWorstScript(t *testing.T) {
 	for begun, seed := time.Now(), uint64(1); time.Since(begun) < patience; seed++ {
 		r := newRig(t, b)
 		if seed == 1 {
-			r.no(r.c.DB().Load(r.ctx))
+			r.noErr(r.c.DB().Load(r.ctx))
 		}
 		worst.names(r.c)
 		r.c.DB().ForTests().AddHook(worst)
@@ -65,7 +64,7 @@ func TestWorstScript(t *testing.T) {
 			worst.clusterKeys(t, b)
 			worst.holding(t, b)
 		}
-		r.no(r.c.DB().ForTests().FlushDB(r.ctx).Err())
+		r.noErr(r.c.DB().ForTests().FlushDB(r.ctx).Err())
 	}
 	t.Logf("acks of 4 x 999 ids by name, the last first:\n%s", worst.ackStats)
 	worst.judge(t)
@@ -143,25 +142,25 @@ func (w *worstOf) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 	}
 }
 
-// expiredStates has one answer forget 100 states of the largest size.
+// expiredStates makes one answer delete 100 states of the largest size.
 func (r *rig) expiredStates() {
 	r.t.Helper()
 	keys, rdb := r.s.Keys(), r.c.DB().ForTests()
 	for _, id := range idsOf("old", 100) {
-		r.no(rdb.HSet(r.ctx, keys.States, id, strings.Repeat("s", lowkiq.MaxStateBytes)).Err())
-		r.no(rdb.ZAdd(r.ctx, keys.Statesx, redis.Z{Score: 1, Member: id}).Err())
+		r.noErr(rdb.HSet(r.ctx, keys.States, id, strings.Repeat("s", lowkiq.MaxStateBytes)).Err())
+		r.noErr(rdb.ZAdd(r.ctx, keys.Statesx, redis.Z{Score: 1, Member: id}).Err())
 	}
 	r.push(job("a", "1"))
 	_, flight := r.popOne("a")
-	r.ackAll(Acks{Flight: flight, IDs: []string{"a"}, Answers: []Answer{{ID: "a", Stated: true, State: []byte("s"), StateFor: time.Hour}}})
+	r.ackAll(Acks{Flight: flight, IDs: []string{"a"}, Answers: []Answer{{ID: "a", SetState: true, State: []byte("s"), StateFor: time.Hour}}})
 	eq(r.t, "states", rdb.HLen(r.ctx, keys.States).Val(), 1)
 }
 
-// acks names each id of long flights, in the order that costs most, and keeps what each command of
-// that has cost.
+// acks acks each id of long flights by name, in the most expensive order, and records the cost of each
+// command.
 func (w *worstOf) acks(r *rig) {
 	flights := r.longFlights()
-	r.no(w.info.ConfigResetStat(r.ctx).Err())
+	r.noErr(w.info.ConfigResetStat(r.ctx).Err())
 	for _, f := range slices.Backward(flights) {
 		if n, err := r.claim.Ack(r.ctx, Acks{Flight: f.Flight, IDs: reversed(f.IDs)[1:]}); err != nil || n != len(f.IDs)-1 {
 			r.t.Fatalf("ack of all but one: got %d, %v", n, err)
@@ -175,7 +174,7 @@ func (w *worstOf) acks(r *rig) {
 	}
 }
 
-// cpu is what Redis' main thread has used, to receive and to answer included.
+// cpu returns the CPU time of Redis's main thread, including receiving and answering.
 func (w *worstOf) cpu(ctx context.Context) (used time.Duration) {
 	for line := range strings.Lines(w.info.Info(ctx, "cpu").Val()) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
@@ -187,7 +186,7 @@ func (w *worstOf) cpu(ctx context.Context) (used time.Duration) {
 	return used
 }
 
-// randomFill says how to push to one shard, up to about 100,000 payloads or 60 MiB.
+// randomFill returns how to push to one shard, up to about 100,000 payloads or 60 MiB.
 func randomFill(r *rig, random *rand.Rand) (fill func() (ids []string), what string) {
 	pick := func(of ...int) int { return of[random.IntN(len(of))] }
 	payloads := pick(1, 1, 2, 31, 32, 33, 200, 2000, 2001, 9999, 10_000)
@@ -239,7 +238,7 @@ func fillWith(r *rig, random *rand.Rand, ids []string, payloads, size, scores, c
 	flush()
 }
 
-// randomError is what a handler might say.
+// randomError returns a text that a handler might answer.
 func randomError(random *rand.Rand) string {
 	word := func() string {
 		return []string{" ", "\n", "x", "\t", "Traceback (most recent call last)", "\x00", "\xff", "é", "1 2:", "'", "\""}[random.IntN(11)]

@@ -14,30 +14,28 @@ import (
 	"github.com/lowkiq/lowkiq/rebalance/plan"
 )
 
-// Config says how a process takes part. The zero value of a field means its
-// default, where one is named.
+// Config configures an Agent. The zero value of a field means its default, where a default is named.
 type Config struct {
-	Boot   string        // the run of this process, unique for ever; required
+	Boot   string        // id of this run of the process, never used again; required
 	TTL    time.Duration // lease ttl; 0 = 6 s
 	Record Record        // required
 	Mark   Mark          // required
 	Source Source        // required
-	// Transport opens the process's end of a Raft group for one server id; required.
-	// A [Listener] gives one for TCP.
+	// Transport opens the Raft transport of a server id; required. [Listener.Transport] does so for TCP.
 	Transport func(server string) (raft.Transport, error)
 	Log       *slog.Logger // nil = discard
-	// Logged may log an error of Record, Mark or Source itself: where it reports true, the agent
-	// does not. May be nil.
+	// Logged reports whether the caller has logged an error of Record, Mark or Source itself. The agent does not log
+	// such an error again. May be nil.
 	Logged func(msg string, err error) bool
 
 	refuse func(entry []byte) error // for tests: an older release, which cannot read some entries
 }
 
-// Validate names what is missing or out of range.
+// Validate returns an error that names a missing field or a value out of range.
 func (c Config) Validate() error {
 	switch {
 	case c.Boot == "":
-		return errors.New("rebalance: Boot is empty; want an id made at start")
+		return errors.New("rebalance: Boot is empty; it must be an id made at start")
 	case c.Record == nil || c.Mark == nil || c.Source == nil || c.Transport == nil:
 		return errors.New("rebalance: Record, Mark, Source and Transport are required")
 	case c.TTL < 0:
@@ -46,88 +44,86 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// Agent is a process's part in the Raft group that agrees on assignments. Its
-// methods may be called from any goroutine, at any time.
+// Agent takes part, for a process, in the Raft group that agrees on assignments. Its
+// methods may be called from any goroutine at any time.
 //
-// Run takes turns. A turn reads the view, the record and the mark, and does what the
-// process's state asks for:
+// Run takes turns. A turn reads the view, the record and the mark, and acts by the process's state:
 //
 //	state            what holds                            what a turn does
 //	---------------  ------------------------------------  -----------------------------------------
-//	no record        rec is nil                            creates one and bootstraps, unless a
-//	                                                       leader is known, which writes its own
+//	no record        rec is nil                            creates a record and bootstraps, unless a
+//	                                                       leader is known, which writes its record
 //	                                                       back
-//	to join          server is nil, or of another record   drops it, starts one under the record
-//	follower         server is of the record, another      nothing; refounds the group when the mark
-//	                 leads                                 is gone, and with it a majority of the
-//	                                                       voters or some time (decide)
-//	candidate        server is of the record, none leads   as a follower; the election is Raft's
-//	new leader       server leads, term is nil             prepare: applies what was committed
-//	                                                       before, writes the first entry of a new
-//	                                                       record
+//	to join          server is nil, or of another record   drops it, starts a server of the record
+//	follower         server is of the record, another      nothing; refounds the group if the mark is
+//	                 leads                                 gone and most voters are dead, or if the
+//	                                                       mark stays gone (decide)
+//	candidate        server is of the record, no leader    as a follower; Raft elects
+//	new leader       server leads, term is nil             prepareTerm: applies the committed entries,
+//	                                                       writes the first entry of a new record
 //	leader           server leads, term is set             renews the mark, changes the voters by
-//	                                                       one step, plans, commits
-//	leader that      lastTurn is 3/4 ttl ago: its lease,   yield: hands leadership to a voter that
-//	cannot plan      Redis or a stable set of nodes is     says it could plan; stays if there is
+//	                                                       a step, plans, commits
+//	leader that      lastTurn is 3/4 ttl ago: its lease,   transfers leadership to a voter that
+//	cannot plan      Redis or a stable set of nodes is     reports it can plan; stays if there is
 //	                 missing                               none
-//	leader that is   most live processes do not follow it  resigns: drops its server, joins anew,
-//	not followed     for 4 ttl, or Raft commits nothing    and stands back for 8 ttl
+//	leader that is   most live processes do not follow it  drops its server, joins anew, and stands
+//	not followed     for 4 ttl, or Raft commits nothing    back for 8 ttl
 //	                 for 2 ttl
 //	standing back    standBack is in the future            as a follower, and founds no group unless
 //	                                                       it is alone
-//	outside          outside is in the future              none: it has dropped a server whose log
+//	outside          outside is in the future              nothing; it has dropped a server with a log
 //	                                                       it cannot read, and keeps its assignment
-//	alone            no other process has a lease          as a leader: one voter is a quorum
+//	alone            no other process has a lease          as a leader, because one voter is a quorum
 //
-// Every state but the last turn's writes is lost with the process, and may be (I8).
+// All of this state may be lost with the process (I8).
 type Agent struct {
 	cfg     Config
 	log     *slog.Logger
 	wake    chan struct{}
 	changed chan struct{}
-	turns   atomic.Uint64                   // how many have ended
+	turns   atomic.Uint64                   // number of turns that have ended
 	latest  atomic.Pointer[plan.Assignment] // the newest assignment applied, of any record
 	info    atomic.Pointer[RaftInfo]
 	status  atomic.Pointer[Status]
 
-	// What follows belongs to Run's goroutine.
+	// The fields below belong to Run's goroutine.
 	server        *server
 	servers       int       // Raft servers started or offered by this process
 	offered       string    // the server id last offered to bootstrap, "" once it is used
 	raw           []byte    // the record as last loaded
-	rec           *record   // likewise; nil if there is none, or none that can be read
+	rec           *record   // likewise; nil if there is none or it cannot be read
 	highest       uint64    // the highest record id ever seen
-	recordMissing time.Time // since when there has been no record, zero while there is one
-	markMissing   time.Time // since when there has been no mark, zero while there is one
+	recordMissing time.Time // since when there has been no record, zero while there is a record
+	markMissing   time.Time // since when there has been no mark, zero while there is a mark
 	patience      time.Duration
-	outside       time.Time // joins no group before: it could not read what the last one wrote
-	unread        error     // and that is why; nil while it can
-	standBack     time.Time // founds no group before, unless it is alone
-	holdUntil     time.Time // nothing moves before, unless every owner is there
+	outside       time.Time // until then it joins no group, because it could not read the log of the last group
+	unread        error     // why it is outside; nil otherwise
+	standBack     time.Time // until then it founds no group, unless it is alone
+	holdUntil     time.Time // until then nothing moves, unless every owner is there
 	stable        stableSet
 	crashes       crashWatch
 	readiness     readiness
 	failed        time.Time // when the cluster could last not be read
-	canPlan       bool      // it could plan; see couldPlan
+	canPlan       bool      // see couldPlan
 	lastTurn      time.Time // when this leader could last plan, or began to lead; zero while it does not
-	pending       pending   // what this leader has asked of Raft
+	pending       pending   // this leader's open request to Raft
 	pulse         pulse     // whether Raft answers
-	hung          string    // what hung, "" once the process follows a leader again
+	hung          string    // what hung; "" once the process follows a leader again
 	term          *term     // not nil while this process leads and works
 }
 
-// Status is the process's part in the group, for people.
+// Status describes the process's part in the group for people.
 type Status struct {
 	Record  uint64   // the cluster record's id, 0 if none is known
 	Server  string   // this process's Raft server
 	Leader  string   // the leader's server id, "" if none is known
 	Leading bool     // this process leads
 	Voters  []string // server ids, from the record
-	Unread  string   // what it could not read of what the group wrote, "" while it can
-	Hung    string   // what of Raft has hung, "" once the process follows a leader again
+	Unread  string   // why it cannot read the group's log, "" if it can
+	Hung    string   // which Raft server has hung, "" once the process follows a leader again
 }
 
-// New checks the configuration and builds an agent.
+// New returns an agent, or the error of Validate.
 func New(cfg Config) (*Agent, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -153,7 +149,7 @@ func (a *Agent) startPatience() time.Duration { return 2*a.cfg.TTL + rand.N(a.cf
 // Assignment returns the newest assignment this process has applied.
 func (a *Agent) Assignment() *plan.Assignment { return a.latest.Load() }
 
-// RaftInfo returns what the process should publish of itself.
+// RaftInfo returns the part of the process's state that it should publish to the others.
 func (a *Agent) RaftInfo() RaftInfo {
 	info := *a.info.Load()
 	info.Applied = a.latest.Load().Generation
@@ -163,11 +159,11 @@ func (a *Agent) RaftInfo() RaftInfo {
 // Status returns the process's part in the group.
 func (a *Agent) Status() Status { return *a.status.Load() }
 
-// Turns returns how many turns have ended. While Run runs the number grows several times in a lease ttl.
+// Turns returns the number of turns that have ended. While Run runs it grows several times per lease ttl.
 func (a *Agent) Turns() uint64 { return a.turns.Load() }
 
 // Changed returns a channel that holds a value after the assignment, the RaftInfo or the
-// status changed. It has one slot for one receiver: read, then look.
+// status changed. It has one slot and is for one receiver, which receives first and then reads the state.
 func (a *Agent) Changed() <-chan struct{} { return a.changed }
 
 // Wake tells the agent that the view or the record may have changed. It never blocks.
@@ -180,9 +176,9 @@ func notify(c chan struct{}) {
 	}
 }
 
-// publish takes an assignment from the state machine. An older one is ignored: the
-// log of a restarted server is replayed from its beginning.
-func (a *Agent) publish(next *plan.Assignment) {
+// publishAssignment stores an assignment of the state machine. It ignores an older assignment, because
+// a new server replays the log from its beginning.
+func (a *Agent) publishAssignment(next *plan.Assignment) {
 	for {
 		was := a.latest.Load()
 		if next.Generation.Compare(was.Generation) <= 0 {
@@ -195,15 +191,15 @@ func (a *Agent) publish(next *plan.Assignment) {
 	}
 }
 
-// Run takes part until ctx is done; then it hands over leadership, waits up to
-// leaveTimeout until it has no vote any more, and returns nil.
+// Run takes part until ctx is done. Then it transfers leadership, waits up to leaveTimeout until it
+// has no vote, and returns nil.
 func (a *Agent) Run(ctx context.Context) error {
 	tick := time.NewTicker(a.cfg.TTL / 6)
 	defer tick.Stop()
 	for {
-		again := a.turn(ctx)
+		again := a.takeTurn(ctx)
 		a.turns.Add(1)
-		a.report()
+		a.publishStatus()
 		var leaderCh <-chan bool
 		if a.server != nil {
 			leaderCh = a.server.raft.LeaderCh()
@@ -218,55 +214,55 @@ func (a *Agent) Run(ctx context.Context) error {
 		}
 		timer.Stop()
 		if ctx.Err() != nil {
-			a.leave(context.WithoutCancel(ctx))
+			a.leaveGroup(context.WithoutCancel(ctx))
 			return nil
 		}
 	}
 }
 
-// turn looks at the record and the cluster once and does what is to be done. It
-// returns after how long the next turn is due at the latest.
-func (a *Agent) turn(whole context.Context) time.Duration {
+// takeTurn reads the record and the cluster once and acts by the process's state. It
+// returns the time until the next turn must begin.
+func (a *Agent) takeTurn(whole context.Context) time.Duration {
 	a.leaveUnread(time.Now())
 	a.checkPulse(time.Now())
-	view, err := a.look(whole)
+	view, err := a.readView(whole)
 	if err != nil {
-		a.fail(whole, "cluster view unknown", err)
-		if !a.leads() {
+		a.recordFailure(whole, "cluster view unknown", err)
+		if !a.isLeading() {
 			return a.cfg.TTL
 		}
-		return a.yield(whole)
+		return a.yieldLeadership(whole)
 	}
 	ctx, cancel := context.WithTimeout(whole, a.cfg.TTL/2)
 	defer cancel()
 	if err := a.followRecord(ctx, view); err != nil {
-		a.fail(whole, "cluster record unknown", err)
+		a.recordFailure(whole, "cluster record unknown", err)
 	}
-	if !a.leads() {
+	if !a.isLeading() {
 		return a.cfg.TTL
 	}
-	a.report() // who looks at an assignment is to know who made it
-	again, err := a.lead(ctx, view)
+	a.publishStatus() // before a plan is published, so that its readers know the leader
+	again, err := a.takeLeaderTurn(ctx, view)
 	if err != nil {
-		a.fail(whole, "leader's turn", err)
+		a.recordFailure(whole, "leader's turn", err)
 	}
-	if now := time.Now(); a.leads() && a.pending.stuckFor(now, stuckTTLs*a.cfg.TTL) {
-		if err := a.resign(now, "raft commits nothing under this leader: it gives up; look at the raft connections of its voters"); err != nil {
-			a.fail(whole, "leader gives up", err)
+	if now := time.Now(); a.isLeading() && a.pending.isStuckFor(now, stuckTTLs*a.cfg.TTL) {
+		if err := a.giveUpGroup(now, "raft commits nothing under this leader, so it gives up leadership; check the raft connections of its voters"); err != nil {
+			a.recordFailure(whole, "give up leadership", err)
 		}
 	}
-	// While Raft is stuck it would not commit to its successor either.
-	if a.leads() && a.untilYield() < again && a.pending.stuckSince.IsZero() {
-		again = min(again, a.yield(whole))
+	// A stuck Raft would not commit the transfer either.
+	if a.isLeading() && a.untilYield() < again && a.pending.stuckSince.IsZero() {
+		again = min(again, a.yieldLeadership(whole))
 	}
 	return again
 }
 
-// look reads the view, and has all watches take it in. A leader that waits for Redis must
-// not miss the moment to hand over.
-func (a *Agent) look(whole context.Context) (View, error) {
+// readView reads the view and passes it to all watches. A leader waits for Redis no longer than until it
+// has to transfer leadership.
+func (a *Agent) readView(whole context.Context) (View, error) {
 	patience := a.cfg.TTL / 2
-	if left := a.untilYield(); a.leads() && left > 0 {
+	if left := a.untilYield(); a.isLeading() && left > 0 {
 		patience = min(patience, max(left, a.cfg.TTL/12))
 	}
 	ctx, cancel := context.WithTimeout(whole, patience)
@@ -276,41 +272,41 @@ func (a *Agent) look(whole context.Context) (View, error) {
 		return View{}, err
 	}
 	now := time.Now()
-	a.stable.observe(now, view.owners())
+	a.stable.observe(now, view.ownerNames())
 	a.crashes.observe(now, view.Peers)
 	a.readiness.observe(now, view.Peers)
 	a.canPlan = a.couldPlan(now, view)
 	return view, nil
 }
 
-// couldPlan reports whether this process could plan: it has read the cluster's state for a
-// while without a failure, and has a lease.
+// couldPlan reports whether this process could plan. It can if it has a lease and has read the cluster's
+// state for half a ttl without a failure.
 func (a *Agent) couldPlan(now time.Time, view View) bool {
 	return view.Leased && a.stable.stable && now.Sub(a.failed) >= a.cfg.TTL/2
 }
 
-// fail notes that what this process plans from could not be read, or not be written.
-func (a *Agent) fail(ctx context.Context, msg string, err error) {
-	a.stable.fail()
+// recordFailure logs a failed read or write of the state that this process plans from, and makes it unable to plan for a while.
+func (a *Agent) recordFailure(ctx context.Context, msg string, err error) {
+	a.stable.noteFailure()
 	a.failed, a.canPlan = time.Now(), false
-	ends := ctx.Err() != nil // then the error comes of Run's end
+	ends := ctx.Err() != nil // then Run's end is the cause
 	if !ends && (a.cfg.Logged == nil || !a.cfg.Logged(msg, err)) {
 		a.log.Warn(msg, "err", err)
 	}
 }
 
-// report publishes the RaftInfo and the status if they changed.
-func (a *Agent) report() {
+// publishStatus publishes the RaftInfo and the status if they changed.
+func (a *Agent) publishStatus() {
 	var info RaftInfo
 	var status Status
 	if a.rec != nil {
 		status.Record, status.Voters = a.rec.ID, a.rec.Voters
 	}
 	if a.server != nil {
-		if a.server.machine.state.Load().record != 0 && a.server.machine.unread() == nil {
+		if a.server.machine.state.Load().record != 0 && a.server.machine.readError() == nil {
 			a.unread = nil
 		}
-		info = RaftInfo{Server: a.server.id, Leader: a.server.leader(), CanPlan: a.canPlan}
+		info = RaftInfo{Server: a.server.id, Leader: a.server.leaderID(), CanPlan: a.canPlan}
 		status.Server, status.Leader, status.Leading = info.Server, info.Leader, info.Server == info.Leader
 	}
 	if a.unread != nil {

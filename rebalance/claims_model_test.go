@@ -3,7 +3,7 @@ package rebalance
 import (
 	"testing"
 
-	"github.com/lowkiq/lowkiq/internal/tier"
+	"github.com/lowkiq/lowkiq/internal/testing/tier"
 )
 
 // This model is the argument for I1 and for "no shard stays held by someone who does

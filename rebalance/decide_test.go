@@ -64,7 +64,7 @@ func TestLiving(t *testing.T) {
 		{Boot: "c", Leased: true, RaftInfo: RaftInfo{Server: "c#7.2"}}, // it dropped its vote
 		{Boot: "d", RaftInfo: RaftInfo{Server: "d#7.1"}},               // no lease
 	}
-	if got := living(rec.Voters, peers); got != 2 {
+	if got := countLiving(rec.Voters, peers); got != 2 {
 		t.Errorf("got %d living voters, want 2", got)
 	}
 }

@@ -1,30 +1,28 @@
-// Package rebalance agrees, between all processes of a cluster, on which node should own
+// Package rebalance lets all processes of a cluster agree on which node should own
 // which shard.
 //
-// What is agreed is a [plan.Assignment]; how one follows from the nodes and the queues is
-// package plan, which is pure. An [Agent] is a process's part in the Raft group that agrees:
-// it founds or finds the group through the cluster record, keeps the set of voters, and
-// plans while it leads.
+// They agree on a [plan.Assignment]. Package plan, which is pure, computes it from the nodes and the
+// queues. An [Agent] takes part in the Raft group for a process. It founds or finds the group through
+// the cluster record, maintains the set of voters, and plans while it leads.
 //
-//	agent.go      Agent: its loop and its states
-//	view.go       what an agent is given: view of the cluster, record, leader's mark
+//	agent.go      Agent, its loop and its states
+//	view.go       inputs of an agent: view of the cluster, record, leader's mark
 //	group.go      founding, joining and leaving the Raft group
-//	leader.go     what a leader does: voters, plans, handing leadership over
+//	leader.go     a leader's turn: voters, plans, transfer of leadership
 //	voters.go     which servers should be voters
-//	watch.go      what of a view is believed, and since when
+//	watch.go      which changes of a view are believed, and when
 //	machine.go    the replicated state: log entries and snapshots
-//	server.go     one Raft server
-//	pulse.go      whether that server has hung
-//	store.go      its log, in memory
-//	transport.go  Raft's connections: handshake, which addresses fail
-//	guard.go      which requests of other processes Raft may see
+//	server.go     a Raft server
+//	pulse.go      detection of a server that has hung
+//	store.go      a server's log, in memory
+//	transport.go  Raft's connections: handshake, failing addresses
+//	guard.go      checks of other processes' requests
 //
-// Goroutines: [Agent.Run] is one loop that alone starts and drops the process's
-// Raft server, and alone calls into it; the [Listener] accepts Raft connections.
-// Raft's own goroutines call the state machine, which only stores a value and wakes
-// the agent.
+// Goroutines: only the loop of [Agent.Run] starts, drops and calls the process's Raft server. The
+// [Listener] accepts Raft connections. Raft's own goroutines call the state machine, which stores a
+// value and wakes the agent.
 //
-// What it promises: an assignment moves no more shards than balance needs (I5);
-// nothing it keeps matters after a crash (I8), because an assignment is a wish: which
-// process may touch a shard is decided by the claims in Redis, which this package never sees.
+// Promises: an assignment moves no more shards than balance needs (I5). Nothing that this package keeps
+// matters after a crash (I8), because an assignment is a wish. The claims in Redis, which this package
+// never reads, decide which process may touch a shard.
 package rebalance

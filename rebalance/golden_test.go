@@ -7,7 +7,7 @@ import (
 	"reflect"
 	"testing"
 
-	"github.com/lowkiq/lowkiq/internal/golden"
+	"github.com/lowkiq/lowkiq/internal/testing/golden"
 	"github.com/lowkiq/lowkiq/rebalance/plan"
 )
 
@@ -35,19 +35,19 @@ func TestGolden(t *testing.T) {
 	})
 	empty := &state{assignment: &plan.Assignment{}}
 	golden.Check(t, "entry-record", string(recordEntry(7, first)), func(t *testing.T, stored string) {
-		got, err := empty.apply([]byte(stored), 2)
+		got, err := empty.applyEntry([]byte(stored), 2)
 		if err != nil || got.record != 7 || got.assignment.Generation != gen(7, 2) || !got.assignment.SamePlaces(first) {
 			t.Errorf("got %+v, %v", got, err)
 		}
 	})
 	golden.Check(t, "entry-assign", string(assignEntry(second)), func(t *testing.T, stored string) {
-		got, err := whole.apply([]byte(stored), 9)
+		got, err := whole.applyEntry([]byte(stored), 9)
 		if err != nil || got.assignment.Generation != gen(7, 9) || !got.assignment.SamePlaces(second) {
 			t.Errorf("got %+v, %v", got, err)
 		}
 	})
 	golden.Check(t, "entry-delta", string(deltaEntry(whole.assignment, second)), func(t *testing.T, stored string) {
-		got, err := whole.apply([]byte(stored), 9)
+		got, err := whole.applyEntry([]byte(stored), 9)
 		if err != nil || got.assignment.Generation != gen(7, 9) || !got.assignment.SamePlaces(second) {
 			t.Errorf("got %+v, %v", got, err)
 		}
@@ -73,7 +73,7 @@ func TestGolden(t *testing.T) {
 			t.Errorf("mark %s: of boot %s and record %d, want B1 and 7", stored, bootOf(stored), recordOf(stored))
 		}
 	})
-	step := rec.with(rec.Voters, rec.Voters[:1])
+	step := rec.withVoters(rec.Voters, rec.Voters[:1])
 	golden.Check(t, "record-step", string(step.encode()), func(t *testing.T, stored string) {
 		got, err := decodeRecord([]byte(stored))
 		same(got, step)(t, err)
@@ -105,7 +105,7 @@ func TestGolden(t *testing.T) {
 // FuzzLog: entries and snapshots are read or refused, and what is read can be written.
 func FuzzLog(f *testing.F) {
 	first := &plan.Assignment{Nodes: []string{"n1"}, Queues: []plan.Placement{{Queue: "orders", Owners: []int32{0, plan.None}}}}
-	began, err := (&state{assignment: &plan.Assignment{}}).apply(recordEntry(7, first), 1)
+	began, err := (&state{assignment: &plan.Assignment{}}).applyEntry(recordEntry(7, first), 1)
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -114,15 +114,15 @@ func FuzzLog(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		for _, from := range []*state{{assignment: &plan.Assignment{}}, began} {
-			if next, err := from.apply(data, 3); err == nil {
+			if next, err := from.applyEntry(data, 3); err == nil {
 				if _, err := decodeState(next.encode()); err != nil {
 					t.Errorf("a snapshot of what %q makes: %v", data, err)
 				}
 			}
 		}
 		m := newMachine(func(*plan.Assignment) {})
-		if err := m.Restore(io.NopCloser(bytes.NewReader(data))); (err == nil) == (m.unread() != nil) {
-			t.Errorf("snapshot %q: %v, unread %v", data, err, m.unread())
+		if err := m.Restore(io.NopCloser(bytes.NewReader(data))); (err == nil) == (m.readError() != nil) {
+			t.Errorf("snapshot %q: %v, unread %v", data, err, m.readError())
 		}
 	})
 }

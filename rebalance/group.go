@@ -10,15 +10,15 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/extra"
+	"github.com/lowkiq/lowkiq/internal/store/unknownfields"
 )
 
 // record is the content of a Record.
 type record struct {
 	ID     uint64   `json:"id"`
 	Voters []string `json:"voters"` // server ids, ascending
-	// Fewer are the voters on the smaller side of a step of the Raft configuration, while it is
-	// under way: Raft may have made it, or not. Voters are those of the larger side then.
+	// Fewer has the smaller set of voters while a step of the Raft configuration is open. Raft may or may not have
+	// made that step. Voters then has the larger set.
 	Fewer []string `json:"fewer,omitempty"`
 }
 
@@ -30,8 +30,8 @@ func (r *record) encode() []byte {
 	return data
 }
 
-// decodeRecord returns nil for no data, and for data that make no sense: a later release adds
-// fields to a record, and no more than that.
+// decodeRecord returns nil for no data, and an error for data that are no record. A later release only adds
+// fields to a record.
 func decodeRecord(data []byte) (*record, error) {
 	if data == nil {
 		return nil, nil
@@ -46,10 +46,10 @@ func decodeRecord(data []byte) (*record, error) {
 	return r, nil
 }
 
-// with returns a record of the same id on the way from some voters to others, or with those that
-// are there if both are the same. One of the two holds the other.
-func (r *record) with(before, after []string) *record {
-	fewer, voters := ascending(before), ascending(after)
+// withVoters returns a record of the same id for the step from the voters before to the voters after. If both are the same,
+// no step is open. One of the two sets must contain the other.
+func (r *record) withVoters(before, after []string) *record {
+	fewer, voters := sortUnique(before), sortUnique(after)
 	if len(fewer) > len(voters) {
 		fewer, voters = voters, fewer
 	}
@@ -59,11 +59,11 @@ func (r *record) with(before, after []string) *record {
 	return &record{ID: r.ID, Voters: voters, Fewer: fewer}
 }
 
-func ascending(ids []string) []string { return slices.Compact(slices.Sorted(slices.Values(ids))) }
+func sortUnique(ids []string) []string { return slices.Compact(slices.Sorted(slices.Values(ids))) }
 
-// serverID names a process's k-th Raft server under the record. A process that
-// drops its Raft counts k up, so no id ever comes back without its log: that is
-// what makes it safe to keep the log in memory (ADR 6).
+// serverID returns the id of a process's k-th Raft server under the record. A process that
+// drops its server increments k, so no id ever comes back without its log. That makes it
+// safe to keep the log in memory (ADR 6).
 func serverID(boot string, record uint64, k int) string {
 	return fmt.Sprintf("%s#%d.%d", boot, record, k)
 }
@@ -85,44 +85,45 @@ func recordOf(server string) uint64 {
 	return n
 }
 
-// SameGroup reports whether two server ids are of one record's group.
+// SameGroup reports whether two server ids belong to the group of the same record.
 func SameGroup(a, b string) bool { return recordOf(a) != 0 && recordOf(a) == recordOf(b) }
 
-// action is what a process does about the cluster record.
+// action is a process's reaction to the cluster record.
 type action int
 
 const (
-	stay      action = iota // go on
-	join                    // drop the Raft server, start one under the record, wait to be added
-	bootstrap               // there is no record: create one and bootstrap
+	stay      action = iota // change nothing
+	join                    // drop the Raft server, start a server under the record, wait to be added
+	bootstrap               // no record exists: create a record and bootstrap
 	refound                 // the record's group is lost: replace the record and bootstrap
-	restore                 // there is no record, but this process leads: write its own back
-	resume                  // the record is one this process wrote itself: bootstrap it
+	restore                 // no record exists and this process leads: write its record back
+	resume                  // this process wrote the record itself: bootstrap its group
 )
 
-// outlook is all that decide looks at.
+// outlook holds all inputs of decide.
 type outlook struct {
-	outside       bool // it could not read what its group wrote: it takes part in nothing
+	outside       bool // it cannot read its group's log, so it takes part in nothing
 	ttl           time.Duration
 	record        *record
 	offered       string        // the server id this process offered to bootstrap and has not used
 	server        string        // the id of its Raft server, "" if none
 	leading       bool          // its Raft server leads
 	leader        bool          // its Raft server knows a leader
-	peerLeader    bool          // another process says that it knows a leader
-	standsBack    bool          // it resigned: it lets another process found a group
-	recent        bool          // it began lately, and another one has been there for longer
-	leased        bool          // it has a live lease; without one it changes nothing
-	marked        bool          // the leader's mark is there
+	peerLeader    bool          // another process reports that it knows a leader
+	standsBack    bool          // it gave up leadership, so it lets another process found a group
+	recent        bool          // it began lately, and another process began earlier
+	leased        bool          // it has a live lease; without a lease it changes nothing
+	marked        bool          // the leader's mark exists
 	recordMissing time.Duration // how long there has been no record
 	markMissing   time.Duration // how long there has been no mark
 	patience      time.Duration // how long a mark may be missing while enough voters live
-	livingVoters  int           // voters of the record whose process has a live lease
-	livingFewer   int           // likewise of those on the smaller side of a step
+	livingVoters  int           // voters of the record with a live process
+	livingFewer   int           // likewise of the smaller side of an open step
 }
 
-// decide says when a group is founded, and by which process. Whatever several processes
-// decide at once, the record's compare-and-set lets one of them through.
+// decide returns what a process does about the record, and so when a group is founded and by which
+// process. If several processes decide to found a group at once, the record's compare-and-set lets only
+// one of them succeed.
 func decide(o outlook) action {
 	switch {
 	case o.outside:
@@ -138,7 +139,7 @@ func decide(o outlook) action {
 	case o.livingVoters < len(o.record.Voters)/2+1:
 		return refound
 	case len(o.record.Fewer) > 0 && o.livingFewer < len(o.record.Fewer)/2+1 && o.markMissing >= o.ttl/2:
-		return refound // if Raft has made the step they would have elected a leader by now
+		return refound // if Raft has made the step, its voters would have elected a leader by now
 	case o.markMissing >= o.patience:
 		return refound
 	}
@@ -153,7 +154,7 @@ func decideWithoutRecord(o outlook) action {
 	case o.leading:
 		return stay
 	case o.leader:
-		wait = 2 * o.ttl // the leader should write it back, if it reaches the record's keeper
+		wait = 2 * o.ttl // the leader writes it back if it reaches Redis
 	case o.peerLeader:
 		wait = o.ttl
 	}
@@ -163,9 +164,9 @@ func decideWithoutRecord(o outlook) action {
 	return bootstrap
 }
 
-// living counts the voters of a record whose process has a live lease and has not
-// dropped that server.
-func living(voters []string, peers []Peer) int {
+// countLiving counts the voters with a live process. Such a process has a live lease and has
+// not dropped the voter's server.
+func countLiving(voters []string, peers []Peer) int {
 	n := 0
 	for _, voter := range voters {
 		if slices.ContainsFunc(peers, func(p Peer) bool {
@@ -178,7 +179,7 @@ func living(voters []string, peers []Peer) int {
 	return n
 }
 
-// followRecord reads the record and the mark and does what decide says.
+// followRecord reads the record and the mark and carries out decide's action.
 func (a *Agent) followRecord(ctx context.Context, view View) error {
 	raw, err := a.cfg.Record.Load(ctx)
 	if err != nil {
@@ -186,29 +187,29 @@ func (a *Agent) followRecord(ctx context.Context, view View) error {
 	}
 	rec, err := decodeRecord(raw)
 	if err != nil && !bytes.Equal(raw, a.raw) {
-		a.log.Error("the cluster record cannot be read, another program has written to it: it is taken for lost, and replaced", "err", err)
+		a.log.Error("the cluster record cannot be read because another program has written to it; it counts as lost and is replaced", "err", err)
 	}
 	mark, err := a.cfg.Mark.Load(ctx)
 	if err != nil {
 		return fmt.Errorf("load leader's mark: %w", err)
 	}
 	now := time.Now()
-	a.note(now, raw, rec, mark != nil)
-	switch decide(a.outlook(now, view, mark != nil)) {
+	a.noteRecord(now, raw, rec, mark != nil)
+	switch decide(a.newOutlook(now, view, mark != nil)) {
 	case join:
-		return a.start(a.newServerID(rec.ID), nil)
+		return a.startServer(a.newServerID(rec.ID), nil)
 	case resume:
 		return a.startGroup(rec)
 	case bootstrap, refound:
-		return a.create(ctx)
+		return a.createRecord(ctx)
 	case restore:
 		return a.writeBack(ctx, now)
 	}
 	return nil
 }
 
-// note keeps what was read, and since when things have been missing.
-func (a *Agent) note(now time.Time, raw []byte, rec *record, marked bool) {
+// noteRecord stores the record as read, and since when the record or the mark is missing.
+func (a *Agent) noteRecord(now time.Time, raw []byte, rec *record, marked bool) {
 	changed := rec == nil || a.rec == nil || rec.ID != a.rec.ID
 	switch {
 	case rec != nil:
@@ -225,10 +226,10 @@ func (a *Agent) note(now time.Time, raw []byte, rec *record, marked bool) {
 	a.raw, a.rec = raw, rec
 }
 
-func (a *Agent) outlook(now time.Time, view View, marked bool) outlook {
+func (a *Agent) newOutlook(now time.Time, view View, marked bool) outlook {
 	o := outlook{outside: now.Before(a.outside), ttl: a.cfg.TTL, record: a.rec, offered: a.offered, leased: view.Leased, marked: marked, patience: a.patience}
 	if a.server != nil {
-		leader := a.server.leader()
+		leader := a.server.leaderID()
 		o.server, o.leader, o.leading = a.server.id, leader != "", leader == a.server.id
 	}
 	isRecent := slices.ContainsFunc(view.Peers, func(p Peer) bool { return !a.isOther(p) && p.Recent })
@@ -238,7 +239,7 @@ func (a *Agent) outlook(now time.Time, view View, marked bool) outlook {
 		o.peerLeader = o.peerLeader || a.isOther(p) && p.RaftInfo.Leader != ""
 	}
 	if a.rec != nil {
-		o.livingVoters, o.livingFewer = living(a.rec.Voters, view.Peers), living(a.rec.Fewer, view.Peers)
+		o.livingVoters, o.livingFewer = countLiving(a.rec.Voters, view.Peers), countLiving(a.rec.Fewer, view.Peers)
 	} else {
 		o.recordMissing = now.Sub(a.recordMissing)
 	}
@@ -248,15 +249,15 @@ func (a *Agent) outlook(now time.Time, view View, marked bool) outlook {
 	return o
 }
 
-// newServerID returns an id that no server of this process has had.
+// newServerID returns an id that no server of this process has had before.
 func (a *Agent) newServerID(record uint64) string {
 	a.servers++
 	return serverID(a.cfg.Boot, record, a.servers)
 }
 
-// create offers a new record with this process as its only voter. If the answer is
-// lost, the next look at the record tells.
-func (a *Agent) create(ctx context.Context) error {
+// createRecord offers a new record with this process as its only voter. If the answer is
+// lost, the next read of the record shows the outcome.
+func (a *Agent) createRecord(ctx context.Context) error {
 	now, err := a.cfg.Record.Now(ctx)
 	if err != nil {
 		return fmt.Errorf("create record: %w", err)
@@ -278,12 +279,12 @@ func (a *Agent) create(ctx context.Context) error {
 	return a.startGroup(rec)
 }
 
-// startGroup starts the first server of a record this process wrote. The id is used
-// up even if the start fails: it must never come back without its log.
+// startGroup starts the first server of a record that this process wrote. A failed start uses up
+// the id too, because an id must never come back without its log.
 func (a *Agent) startGroup(rec *record) error {
 	id := a.offered
 	a.offered = ""
-	return a.start(id, rec.Voters)
+	return a.startServer(id, rec.Voters)
 }
 
 // writeBack restores a record that was lost while this process leads.
@@ -292,7 +293,7 @@ func (a *Agent) writeBack(ctx context.Context, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	rec := (&record{ID: recordOf(a.server.id)}).with(voters, voters)
+	rec := (&record{ID: recordOf(a.server.id)}).withVoters(voters, voters)
 	swapped, err := a.cfg.Record.CompareAndSet(ctx, a.raw, rec.encode())
 	if err != nil {
 		return fmt.Errorf("write back record %d: %w", rec.ID, err)
@@ -305,17 +306,16 @@ func (a *Agent) writeBack(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// setVoters writes to the record that the voters change, or are these if both are the same, unless
-// it says so already.
+// setVoters writes the step from the voters before to the voters after to the record, unless the record has it already.
 func (a *Agent) setVoters(ctx context.Context, before, after []string) error {
 	if a.rec == nil || a.rec.ID != recordOf(a.server.id) {
 		return fmt.Errorf("set voters: the record is not of server %s", a.server.id)
 	}
-	next := a.rec.with(before, after)
+	next := a.rec.withVoters(before, after)
 	if slices.Equal(next.Voters, a.rec.Voters) && slices.Equal(next.Fewer, a.rec.Fewer) {
 		return nil
 	}
-	raw, err := extra.Keep(next, a.raw)
+	raw, err := unknownfields.Keep(next, a.raw)
 	if err != nil {
 		return fmt.Errorf("set voters of record %d: %w", next.ID, err)
 	}
@@ -330,40 +330,40 @@ func (a *Agent) setVoters(ctx context.Context, before, after []string) error {
 	return nil
 }
 
-// outsideTTLs is after how many lease ttls a process that could not read what its group
-// wrote tries again: the process that wrote it may be gone, or the entry.
+// outsideTTLs is the number of lease ttls before a process that could not read its group's log joins again. By then
+// the writer or the entry may be gone.
 const outsideTTLs = 10
 
-// leaveUnread drops a server whose log or snapshot this process cannot read. Until it
-// can, it has no vote and leads nothing; it keeps the assignment it has, which costs time
-// and never safety. As a server under another id it begins without a vote, and gets one
+// leaveUnread drops the server if this process cannot read the server's log or snapshot. Until the
+// process can read them, it has no vote and does not lead. It keeps its last assignment, which costs
+// time and never safety. Its next server begins without a vote, under another id, and gets a vote
 // only after it has read everything.
 func (a *Agent) leaveUnread(now time.Time) {
-	if a.server == nil || a.server.machine.unread() == nil {
+	if a.server == nil || a.server.machine.readError() == nil {
 		return
 	}
-	a.unread = a.server.machine.unread()
-	a.log.Error("the raft group has written what this release cannot read: this node leaves it for now and keeps the shards it has; run the release of the other nodes",
+	a.unread = a.server.machine.readError()
+	a.log.Error("this release cannot read an entry of the raft group, so this node leaves the group for now and keeps its shards; run the release of the other nodes",
 		"server", a.server.id, "err", a.unread)
 	a.outside = now.Add(outsideTTLs * a.cfg.TTL)
-	a.drop()
+	a.dropServer()
 }
 
-// leaveTimeout bounds how long a leaving process waits for the others.
+// leaveTimeout bounds the time a leaving process waits for the others.
 const leaveTimeout = 3 * time.Second
 
-// leave hands over, waits until the new leader has taken its vote away, and deletes the
-// record if no process is left. Whatever fails, the others recover by themselves.
-func (a *Agent) leave(ctx context.Context) {
+// leaveGroup transfers leadership, waits until the new leader has removed this process's vote, and deletes
+// the record if no other process is left. If a step fails, the others recover without it.
+func (a *Agent) leaveGroup(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, leaveTimeout)
 	defer cancel()
 	view, err := a.cfg.Source.View(ctx)
 	if a.server != nil {
 		if err == nil && slices.ContainsFunc(view.Peers, a.isSuccessor) {
-			a.server.leave(ctx)
+			a.server.giveUpVote(ctx)
 			view, err = a.cfg.Source.View(ctx)
 		}
-		a.drop()
+		a.dropServer()
 	}
 	if err != nil || a.rec == nil || slices.ContainsFunc(view.Peers, a.isOther) {
 		return
@@ -375,5 +375,5 @@ func (a *Agent) leave(ctx context.Context) {
 
 func (a *Agent) isOther(p Peer) bool { return p.Boot != a.cfg.Boot }
 
-// isSuccessor reports whether the process is another one that could take over.
+// isSuccessor reports whether p is another process that may vote.
 func (a *Agent) isSuccessor(p Peer) bool { return a.isOther(p) && p.mayVote() }

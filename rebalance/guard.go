@@ -14,65 +14,67 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// The Raft library trusts its peers: it panics at a configuration it cannot decode, at an unknown type of entry, and at
-// an entry that is committed and not there; it waits for a snapshot for as long as its sender likes, keeps whatever it is
-// sent in memory, and counts on from any index. The guard stands before it, looks at one request at a time, and passes the
-// next one on when Raft has answered the one before: what it compares a request with does not change meanwhile. What it
-// refuses is answered with an error; Raft goes on.
+// The Raft library trusts its peers. It panics when it cannot decode a configuration, when it does not know the type of an
+// entry, and when a committed entry is missing from its log. It waits for a snapshot without a deadline, keeps everything that
+// a peer sends in memory, and continues counting from any index.
+//
+// The guard checks each request before Raft sees it. It passes on the next request only after Raft has answered the last, so
+// that the state it compares a request with does not change meanwhile. It answers a refused request with an error, and Raft
+// continues.
 
 const (
-	// requestLimit bounds a Raft request in bytes, a snapshot included. Both are assignments,
-	// a few bytes a shard.
+	// requestLimit bounds a Raft request, a snapshot included, in bytes. An assignment takes some bytes per shard.
 	requestLimit = 64 << 20
-	// requestPatience is how long a connection may take to send its next request. A leader sends several in a second;
-	// connections that waited to be used for longer are dialled again.
+	// requestPatience is the time within which a connection must send its next request. A leader sends several per second.
+	// A peer dials again if its pooled connection was idle for longer.
 	requestPatience = time.Minute
-	// mostIndex bounds indexes and terms: no group gets that far, and a number behind it may be counted.
-	mostIndex = 1 << 48
+	// maxIndex bounds indexes and terms. No group reaches it, and Raft can add to any number below it.
+	maxIndex = 1 << 48
 )
 
-// guarded is a transport whose requests have been looked at.
+// guarded is a transport that delivers only requests that have passed the checks.
 type guarded struct {
 	*raft.NetworkTransport
 	requests  chan raft.RPC
 	closed    chan struct{}
 	once      sync.Once
 	ended     sync.WaitGroup
-	server    atomic.Pointer[known] // nil until there is one: it has applied nothing
-	turn      sync.Mutex            // one request at a time
-	snapshots chan struct{}         // has a value while a snapshot is in memory: one at a time
+	server    atomic.Pointer[appliedLog] // nil until the server starts
+	turn      sync.Mutex                 // held while Raft answers a request
+	snapshots chan struct{}              // holds a value while a snapshot is in memory, so that there is one at a time
 }
 
-// known is what the guard knows of its server.
-type known struct {
+// appliedLog is the log of the server that the transport belongs to.
+type appliedLog struct {
 	raft *raft.Raft
 	log  raft.LogStore
 }
 
-func guard(inner *raft.NetworkTransport) *guarded {
+// newGuarded starts to check the requests of inner. Close ends it.
+func newGuarded(inner *raft.NetworkTransport) *guarded {
 	g := &guarded{NetworkTransport: inner, requests: make(chan raft.RPC), closed: make(chan struct{}), snapshots: make(chan struct{}, 1)}
-	g.ended.Go(g.pass)
+	g.ended.Go(g.passRequests)
 	return g
 }
 
-// serves tells the guard which server has the transport.
-func (g *guarded) serves(r *raft.Raft, log raft.LogStore) { g.server.Store(&known{r, log}) }
+// setServer sets the server that the requests are for, and its log.
+func (g *guarded) setServer(r *raft.Raft, log raft.LogStore) { g.server.Store(&appliedLog{r, log}) }
 
-// Consumer returns the requests that Raft can take.
+// Consumer returns the channel of requests that have passed the checks.
 func (g *guarded) Consumer() <-chan raft.RPC { return g.requests }
 
 // Close closes the transport.
 func (g *guarded) Close() error {
 	g.once.Do(func() { close(g.closed) })
-	err := g.NetworkTransport.Close() // and its connections, of which a snapshot may be read
+	err := g.NetworkTransport.Close() // and its connections, so that no read of a snapshot goes on
 	g.ended.Wait()
 	return err
 }
 
-// SetHeartbeatHandler has heartbeats, which do not wait for their turn, looked at, too.
+// SetHeartbeatHandler checks heartbeats as well. They do not wait for the request before them.
 func (g *guarded) SetHeartbeatHandler(handle func(raft.RPC)) {
 	g.NetworkTransport.SetHeartbeatHandler(func(rpc raft.RPC) {
-		if err := acceptable(rpc.Command); err != nil {
+		if err := checkRequest(rpc.Command); err != nil {
 			rpc.Respond(nil, err)
 			return
 		}
@@ -80,7 +82,7 @@ func (g *guarded) SetHeartbeatHandler(handle func(raft.RPC)) {
 	})
 }
 
-func (g *guarded) pass() {
+func (g *guarded) passRequests() {
 	for {
 		select {
 		case <-g.closed:
@@ -90,15 +92,15 @@ func (g *guarded) pass() {
 				g.ended.Go(func() { g.passSnapshot(rpc) })
 				continue
 			}
-			g.passOne(rpc)
+			g.passRequest(rpc)
 		}
 	}
 }
 
-// passSnapshot reads a snapshot before its turn, so that nobody waits for its sender.
+// passSnapshot reads the whole snapshot before it takes its turn, so that no request waits for the sender of a snapshot.
 func (g *guarded) passSnapshot(rpc raft.RPC) {
-	if err := acceptable(rpc.Command); err != nil {
-		rpc.Respond(nil, err) // what follows is no request: the connection ends
+	if err := checkRequest(rpc.Command); err != nil {
+		rpc.Respond(nil, err) // the snapshot itself follows and is not read, so the connection ends
 		return
 	}
 	select {
@@ -106,8 +108,8 @@ func (g *guarded) passSnapshot(rpc raft.RPC) {
 	case <-g.closed:
 		return
 	case <-time.After(dialTimeout):
-		_, _ = io.Copy(io.Discard, rpc.Reader) // the next request is behind it
-		rpc.Respond(nil, errors.New("raft snapshot: another one is being read"))
+		_, _ = io.Copy(io.Discard, rpc.Reader) // the next request of the connection follows it
+		rpc.Respond(nil, errors.New("raft snapshot: another snapshot is being read"))
 		return
 	}
 	defer func() { <-g.snapshots }()
@@ -117,17 +119,17 @@ func (g *guarded) passSnapshot(rpc raft.RPC) {
 		return
 	}
 	rpc.Reader = bytes.NewReader(data)
-	g.passOne(rpc)
+	g.passRequest(rpc)
 }
 
-// passOne looks at a request, and waits for Raft's answer to it.
-func (g *guarded) passOne(rpc raft.RPC) {
+// passRequest checks a request, passes it to Raft and waits for the answer.
+func (g *guarded) passRequest(rpc raft.RPC) {
 	g.turn.Lock()
 	defer g.turn.Unlock()
-	err := acceptable(rpc.Command)
+	err := checkRequest(rpc.Command)
 	var nothingNew any
 	if server := g.server.Load(); err == nil && server != nil {
-		nothingNew, err = server.knows(rpc.Command)
+		nothingNew, err = server.compareRequest(rpc.Command)
 	}
 	if err != nil || nothingNew != nil {
 		rpc.Respond(nothingNew, err)
@@ -150,83 +152,83 @@ func (g *guarded) passOne(rpc raft.RPC) {
 
 // RequestVote asks another server for its vote.
 func (g *guarded) RequestVote(id raft.ServerID, at raft.ServerAddress, ask *raft.RequestVoteRequest, answer *raft.RequestVoteResponse) error {
-	return g.ask(func() error { return g.NetworkTransport.RequestVote(id, at, ask, answer) }, &answer.Term)
+	return g.retryClosed(func() error { return g.NetworkTransport.RequestVote(id, at, ask, answer) }, &answer.Term)
 }
 
-// RequestPreVote asks another server whether it would give its vote.
+// RequestPreVote asks another server whether it would vote for this server.
 func (g *guarded) RequestPreVote(id raft.ServerID, at raft.ServerAddress, ask *raft.RequestPreVoteRequest, answer *raft.RequestPreVoteResponse) error {
-	return g.ask(func() error { return g.NetworkTransport.RequestPreVote(id, at, ask, answer) }, &answer.Term)
+	return g.retryClosed(func() error { return g.NetworkTransport.RequestPreVote(id, at, ask, answer) }, &answer.Term)
 }
 
-// ask repeats what is asked over connections that the other side has closed because they were not used. An election
-// that lost its votes that way would be over.
-func (g *guarded) ask(once func() error, term *uint64) error {
+// retryClosed repeats a request if the peer has closed the pooled connection because it was idle. Without the repeat an
+// election would lose the vote. It returns an error for an answer with a term above maxIndex.
+func (g *guarded) retryClosed(once func() error, term *uint64) error {
 	err := once()
 	for range maxPool {
-		if !hungUp(err) {
+		if !isClosedByPeer(err) {
 			break
 		}
 		err = once()
 	}
-	if err == nil && *term > mostIndex {
-		return fmt.Errorf("raft answer of term %d, the limit is %d", *term, uint64(mostIndex))
+	if err == nil && *term > maxIndex {
+		return fmt.Errorf("raft answer of term %d, the limit is %d", *term, uint64(maxIndex))
 	}
 	return err
 }
 
-// hungUp reports whether the other side has closed the connection.
-func hungUp(err error) bool {
+// isClosedByPeer reports whether err is of a connection that the peer has closed.
+func isClosedByPeer(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
-// acceptable names what of a request would end the process, or keep it busy for ever.
-func acceptable(command any) error {
+// checkRequest returns an error if the request would end the process or keep it busy without end.
+func checkRequest(command any) error {
 	var numbers []uint64
 	var err error
 	switch r := command.(type) {
 	case *raft.AppendEntriesRequest:
 		numbers = []uint64{r.Term, r.PrevLogEntry, r.PrevLogTerm}
-		err = acceptableEntries(r)
+		err = checkEntries(r)
 	case *raft.InstallSnapshotRequest:
 		numbers = []uint64{r.Term, r.LastLogIndex, r.LastLogTerm, r.ConfigurationIndex}
-		err = acceptableSnapshot(r)
+		err = checkSnapshot(r)
 	case *raft.RequestVoteRequest:
 		numbers = []uint64{r.Term, r.LastLogIndex, r.LastLogTerm}
 	case *raft.RequestPreVoteRequest:
 		numbers = []uint64{r.Term, r.LastLogIndex, r.LastLogTerm}
 	}
 	for _, n := range numbers {
-		if n > mostIndex {
-			return fmt.Errorf("raft request with an index or a term of %d, the limit is %d", n, uint64(mostIndex))
+		if n > maxIndex {
+			return fmt.Errorf("raft request with an index or a term of %d, the limit is %d", n, uint64(maxIndex))
 		}
 	}
 	return err
 }
 
-func acceptableSnapshot(r *raft.InstallSnapshotRequest) error {
+func checkSnapshot(r *raft.InstallSnapshotRequest) error {
 	if r.SnapshotVersion != raft.SnapshotVersionMax {
 		return fmt.Errorf("raft snapshot of version %d, want %d", r.SnapshotVersion, raft.SnapshotVersionMax)
 	}
 	if r.Size < 0 || r.Size > requestLimit {
 		return fmt.Errorf("raft snapshot of %d bytes, the limit is %d", r.Size, requestLimit)
 	}
-	return decodableConfiguration(r.Configuration)
+	return checkConfiguration(r.Configuration)
 }
 
-func acceptableEntries(r *raft.AppendEntriesRequest) error {
+func checkEntries(r *raft.AppendEntriesRequest) error {
 	for i, entry := range r.Entries {
 		switch {
 		case entry == nil:
 			return fmt.Errorf("raft entry %d of %d is missing", i+1, len(r.Entries))
 		case entry.Index != r.PrevLogEntry+1+uint64(i):
 			return fmt.Errorf("raft entry %d follows entry %d", entry.Index, r.PrevLogEntry+uint64(i))
-		case entry.Term > mostIndex:
-			return fmt.Errorf("raft entry %d is of term %d, the limit is %d", entry.Index, entry.Term, uint64(mostIndex))
+		case entry.Term > maxIndex:
+			return fmt.Errorf("raft entry %d is of term %d, the limit is %d", entry.Index, entry.Term, uint64(maxIndex))
 		}
 		switch entry.Type {
 		case raft.LogCommand, raft.LogNoop, raft.LogBarrier:
 		case raft.LogConfiguration:
-			if err := decodableConfiguration(entry.Data); err != nil {
+			if err := checkConfiguration(entry.Data); err != nil {
 				return fmt.Errorf("raft entry %d: %w", entry.Index, err)
 			}
 		default:
@@ -236,13 +238,13 @@ func acceptableEntries(r *raft.AppendEntriesRequest) error {
 	return nil
 }
 
-// knows compares a request with what the server has applied, which is committed and never changes. It returns the answer
-// to a request that says nothing new, and an error for one that says something else.
-func (k *known) knows(command any) (answer any, err error) {
+// compareRequest compares a request with the entries that the server has applied. These are committed and never change.
+// It returns the answer to a request that contains nothing new, and an error if an entry contradicts an applied entry.
+func (k *appliedLog) compareRequest(command any) (answer any, err error) {
 	applied := k.raft.AppliedIndex()
 	switch r := command.(type) {
 	case *raft.InstallSnapshotRequest:
-		// Raft would go back to it, and apply entries again that it has not kept.
+		// Raft would restore this older state, and would then apply entries that its log does not keep.
 		if term := k.raft.CurrentTerm(); r.LastLogIndex <= applied && r.Term >= term {
 			return &raft.InstallSnapshotResponse{RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax}, Term: term, Success: true}, nil
 		}
@@ -251,7 +253,7 @@ func (k *known) knows(command any) (answer any, err error) {
 			if entry.Index > applied {
 				break
 			}
-			if err := k.agrees(entry, r.PrevLogEntry, applied); err != nil {
+			if err := k.compareEntry(entry, r.PrevLogEntry, applied); err != nil {
 				return nil, err
 			}
 		}
@@ -259,9 +261,10 @@ func (k *known) knows(command any) (answer any, err error) {
 	return nil, nil
 }
 
-// agrees says how an entry that has been applied differs from what the log has at its index. Raft itself answers to one
-// that follows an entry which is not in the log any more.
-func (k *known) agrees(entry *raft.Log, after, applied uint64) error {
+// compareEntry returns an error if the log has another entry at the index of an applied entry. If a snapshot has replaced the
+// log's entry, it returns an error where Raft would append the entry again. Raft itself refuses an entry that follows an entry
+// missing from its log.
+func (k *appliedLog) compareEntry(entry *raft.Log, after, applied uint64) error {
 	var have raft.Log
 	if k.log.GetLog(entry.Index, &have) == nil {
 		if have.Term != entry.Term {
@@ -275,8 +278,8 @@ func (k *known) agrees(entry *raft.Log, after, applied uint64) error {
 	return nil
 }
 
-// decodableConfiguration decodes as Raft will.
-func decodableConfiguration(data []byte) (err error) {
+// checkConfiguration returns an error if Raft would panic when it decodes the configuration.
+func checkConfiguration(data []byte) (err error) {
 	defer func() {
 		if why := recover(); why != nil {
 			err = fmt.Errorf("raft configuration of %d bytes: %v", len(data), why)
@@ -286,8 +289,8 @@ func decodableConfiguration(data []byte) (err error) {
 	return nil
 }
 
-// boundedConn bounds what a connection may send before it is answered, and how long that may take: a request is decoded
-// as a whole before the guard sees it.
+// boundedConn bounds the size of a request and the time until it has arrived. The library decodes a whole request before
+// the guard sees it.
 type boundedConn struct {
 	net.Conn
 	limit    int64
@@ -301,7 +304,7 @@ func newBoundedConn(conn net.Conn, limit int64, patience time.Duration) *bounded
 	return c
 }
 
-// Read fails once a request is longer than the limit, or was not there in time.
+// Read returns an error when the request exceeds the limit or misses the deadline.
 func (c *boundedConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if total := c.read.Add(int64(n)); total > c.limit {
@@ -310,7 +313,7 @@ func (c *boundedConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Write answers a request: the next one may follow.
+// Write answers a request, so the count and the deadline begin again for the next request.
 func (c *boundedConn) Write(p []byte) (int, error) {
 	c.read.Store(0)
 	_ = c.SetReadDeadline(time.Now().Add(c.patience))

@@ -134,7 +134,7 @@ func TestIndexesWithoutEnd(t *testing.T) {
 	if err := a.entries(0, 2, 40, 40); err != nil {
 		t.Fatal(err)
 	}
-	const far = mostIndex - 1000
+	const far = maxIndex - 1000
 	if err := a.snapshot(far); err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +143,7 @@ func TestIndexesWithoutEnd(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := a.snapshot(mostIndex - 1); err != nil {
+	if err := a.snapshot(maxIndex - 1); err != nil {
 		t.Fatal(err)
 	}
 	a.answers()
@@ -178,7 +178,7 @@ func TestLogStore(t *testing.T) {
 // over a connection that was closed meanwhile gets it all the same.
 func TestSilentPeersLoseTheirPlace(t *testing.T) {
 	t.Parallel()
-	target := listen(t, "c", func(cfg *ListenerConfig) { cfg.patience = 50 * time.Millisecond })
+	target := listen(t, "c", func(cfg *ListenerConfig) { cfg.patience = 500 * time.Millisecond }) // a request on a busy machine takes less
 	consumer := open(t, target, "target#1.1").Consumer()
 	stop := make(chan struct{})
 	defer close(stop)
@@ -227,7 +227,7 @@ func TestPulse(t *testing.T) {
 		beats := func(silent bool, n int) (hung bool) {
 			for range n {
 				time.Sleep(ttl / 6)
-				hung = p.feel(time.Now(), ttl, func() error {
+				hung = p.probe(time.Now(), ttl, func() error {
 					if silent {
 						time.Sleep(ttl)
 						return raft.ErrEnqueueTimeout

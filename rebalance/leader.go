@@ -26,8 +26,9 @@ type term struct {
 	names     []string  // the nodes it last planned for
 }
 
-// leads reports whether this process's Raft server leads, and notes since when.
-func (a *Agent) leads() bool {
+// isLeading reports whether this process's Raft server leads. It drops the leader's state if it does not, and records when
+// leadership began.
+func (a *Agent) isLeading() bool {
 	if a.server == nil || a.server.raft.State() != raft.Leader {
 		a.term, a.lastTurn, a.pending = nil, time.Time{}, pending{}
 		return false
@@ -38,57 +39,57 @@ func (a *Agent) leads() bool {
 	return true
 }
 
-// lead is a leader's turn: prepare, see that the leader is followed, renew the mark, change
-// the voters by one step, plan. It runs in the agent's goroutine, never in a callback of
-// Raft. It returns after how long the next turn is due at the latest.
-func (a *Agent) lead(ctx context.Context, view View) (time.Duration, error) {
+// takeLeaderTurn prepares the term, checks that other processes follow this leader, renews the mark, changes the voters by a
+// step, and plans. It runs in the agent's goroutine and never in a callback of Raft. It returns the time until the next turn
+// must begin.
+func (a *Agent) takeLeaderTurn(ctx context.Context, view View) (time.Duration, error) {
 	if !view.Leased || a.rec == nil || a.rec.ID != recordOf(a.server.id) {
-		return a.cfg.TTL, nil // plans nothing, and lets its mark run out
+		return a.cfg.TTL, nil // it plans nothing and lets its mark expire
 	}
-	if err := a.prepare(ctx); err != nil {
+	if err := a.prepareTerm(ctx); err != nil {
 		return a.cfg.TTL, err
 	}
-	if now := time.Now(); a.term.followers.lost(now, view.Peers, a.server.id) {
-		return a.cfg.TTL, a.resign(now, "most nodes do not follow this leader: it gives up; look at addresses, firewalls and certificates")
+	if now := time.Now(); a.term.followers.hasLostMajority(now, view.Peers, a.server.id) {
+		return a.cfg.TTL, a.giveUpGroup(now, "most nodes do not follow this leader, so it gives up leadership; check addresses, firewalls and certificates")
 	}
 	renewed, err := a.cfg.Mark.Renew(ctx, a.raw, []byte(a.server.id))
 	if err != nil {
 		return a.cfg.TTL, fmt.Errorf("renew mark: %w", err)
 	}
 	if !renewed {
-		return a.cfg.TTL, nil // the record has changed; the next look tells how
+		return a.cfg.TTL, nil // the record has changed; the next turn reads it
 	}
-	if err := a.pending.answered(ctx); err != nil {
+	if err := a.pending.awaitAnswer(ctx); err != nil {
 		return a.cfg.TTL, fmt.Errorf("raft's answer: %w", err)
 	}
 	changed, err := a.changeVoters(ctx, view)
 	if err != nil {
 		return a.cfg.TTL, err
 	}
-	again, err := a.rebalance(ctx, view)
+	again, err := a.planAndCommit(ctx, view)
 	if changed {
-		again = 0 // there may be more to change
+		again = 0 // another step may follow
 	}
 	return again, err
 }
 
-// prepare makes a new leader ready: it waits until everything that was committed before is
-// applied, and writes the first entry of a new record: its id, and the assignment to start
-// from, which is the last one this process applied, else what the claims say.
-func (a *Agent) prepare(ctx context.Context) error {
+// prepareTerm prepares a new leader. It waits until this process has applied everything that earlier leaders committed. In the
+// log of a new record it writes the first entry, which holds the record's id and the assignment to start from. That is the last
+// assignment that this process applied, or else the assignment that the claims in Redis show.
+func (a *Agent) prepareTerm(ctx context.Context) error {
 	number, machine := a.server.raft.CurrentTerm(), a.server.machine
 	if a.term != nil && a.term.number == number {
 		return nil
 	}
 	a.term = nil
-	if err := a.pending.answered(ctx); err != nil {
+	if err := a.pending.awaitAnswer(ctx); err != nil {
 		return fmt.Errorf("raft's answer: %w", err)
 	}
-	if err := a.pending.await(ctx, a.server.raft.Barrier(entryTimeout(ctx))); err != nil {
+	if err := a.pending.awaitRequest(ctx, a.server.raft.Barrier(entryTimeout(ctx))); err != nil {
 		return fmt.Errorf("barrier: %w", err)
 	}
-	if err := machine.unread(); err != nil {
-		return err // its predecessors have written what it cannot read
+	if err := machine.readError(); err != nil {
+		return err // an earlier leader wrote an entry that this release cannot read
 	}
 	if err := a.server.usualTimeouts(); err != nil {
 		return err
@@ -101,7 +102,7 @@ func (a *Agent) prepare(ctx context.Context) error {
 				return fmt.Errorf("read claims: %w", err)
 			}
 		}
-		if err := a.commit(ctx, recordEntry(recordOf(a.server.id), seed)); err != nil {
+		if err := a.commitEntry(ctx, recordEntry(recordOf(a.server.id), seed)); err != nil {
 			return err
 		}
 	}
@@ -115,29 +116,27 @@ func (a *Agent) prepare(ctx context.Context) error {
 	return nil
 }
 
-// commit commits an entry, if it is one that the state machine takes.
-func (a *Agent) commit(ctx context.Context, data []byte) error {
-	if _, err := a.server.machine.next(data, math.MaxUint64); err != nil {
-		return fmt.Errorf("entry that no node could read: %w", err)
+// commitEntry commits an entry. It returns an error if the state machine could not apply it.
+func (a *Agent) commitEntry(ctx context.Context, data []byte) error {
+	if _, err := a.server.machine.nextState(data, math.MaxUint64); err != nil {
+		return fmt.Errorf("no node could read this entry: %w", err)
 	}
 	f := a.server.raft.Apply(data, entryTimeout(ctx))
-	if err := a.pending.await(ctx, f); err != nil {
+	if err := a.pending.awaitRequest(ctx, f); err != nil {
 		return fmt.Errorf("commit: %w", err)
 	}
 	if err, ok := f.Response().(error); ok {
 		return err
 	}
-	// The others learn that an entry is committed with the next message, up to two
-	// commitTimeouts later: too long for a shard that was released for one of them. One
-	// more entry is that message. The turn does not wait for it.
+	// Followers learn with the next message that the entry is committed. It may come two commitTimeouts later, and a released
+	// shard would stand still until then. A second entry carries the news at once. The turn does not wait for that entry.
 	a.server.raft.Barrier(entryTimeout(ctx))
 	return nil
 }
 
-// changeVoters makes one step towards the configuration the view asks for. The
-// record names the union of old and new voters before the step and the result after
-// it, so that it never misses a voter that could elect a leader; and meanwhile that a
-// step is under way, so that no process takes the voters of one side for a group.
+// changeVoters makes one step towards the voters that the view asks for. Before the step the record names the union of old and
+// new voters, so that it includes every voter that could elect a leader. During the step it also names the smaller side, so
+// that no process counts the voters of one side only. After the step it names the new voters.
 func (a *Agent) changeVoters(ctx context.Context, view View) (changed bool, err error) {
 	servers, err := a.server.servers()
 	if err != nil {
@@ -153,56 +152,56 @@ func (a *Agent) changeVoters(ctx context.Context, view View) (changed bool, err 
 	if c.kind == noChange {
 		return false, nil
 	}
-	if err := a.pending.await(ctx, a.server.change(c, entryTimeout(ctx))); err != nil {
+	if err := a.pending.awaitRequest(ctx, a.server.changeConfiguration(c, entryTimeout(ctx))); err != nil {
 		return false, fmt.Errorf("change configuration for %s: %w", c.server, err)
 	}
 	a.log.Info("raft configuration changed", "server", c.server, "voters", len(after))
 	return true, a.setVoters(ctx, after, after)
 }
 
-// rebalance plans from the view and commits the plan if it changes anything.
-func (a *Agent) rebalance(ctx context.Context, view View) (time.Duration, error) {
+// planAndCommit plans from the view and commits the plan if it differs from the current assignment. It returns the time until
+// the next plan is due.
+func (a *Agent) planAndCommit(ctx context.Context, view View) (time.Duration, error) {
 	if !a.stable.stable {
 		return max(a.stable.remaining(), time.Millisecond), nil
 	}
-	now, names, state := time.Now(), view.owners(), a.server.machine.state.Load()
+	now, names, state := time.Now(), view.ownerNames(), a.server.machine.state.Load()
 	current := state.assignment
 	before := a.lastTurn
-	a.lastTurn = now // it could plan: whatever it waits for from here on, no other leader would be quicker
+	a.lastTurn = now // this leader can plan; another leader would not be faster
 	if now.Before(a.holdUntil) && !containsAll(names, current.Nodes) {
 		return a.holdUntil.Sub(now), nil
 	}
 	t := a.term
-	admitted := t.joins.admit(now, t.joins.eligible(view, current.Nodes), current.Nodes, view.followers(state.record))
-	if !t.planned && !current.Moved() && t.joins.open(now) {
+	admitted := t.joins.admit(now, t.joins.eligible(view, current.Nodes), current.Nodes, view.followerNames(state.record))
+	if !t.planned && !current.Moved() && t.joins.isOpen(now) {
 		return stabilise / 4, nil
 	}
 	t.planned = true
-	if !view.anyTakes(admitted) {
-		admitted = t.joins.admitAll(names) // all that were planned for are leaving: their shards would have no owner
+	if !view.anyMayTake(admitted) {
+		admitted = t.joins.admitAll(names) // all admitted nodes are leaving, and their shards would have no owner
 	}
-	next := plan.Compute(current, t.nodes(now, view, admitted, current.Generation), view.Queues)
-	if wait := t.postpones(now, next, admitted, maxWindows*stabilise); wait > 0 {
+	next := plan.Compute(current, t.nodesToPlan(now, view, admitted, current.Generation), view.Queues)
+	if wait := t.planDelay(now, next, admitted, maxWindows*stabilise); wait > 0 {
 		return wait, nil
 	}
 	if !next.Next.SamePlaces(current) {
-		if err := a.commit(ctx, planEntry(current, next.Next)); err != nil {
-			a.lastTurn = before // it could plan, but Raft does not take the plan
+		if err := a.commitEntry(ctx, planEntry(current, next.Next)); err != nil {
+			a.lastTurn = before // a plan without commit does not count as a turn
 			return a.cfg.TTL, fmt.Errorf("commit assignment: %w", err)
 		}
 		agreed := a.server.machine.state.Load().assignment
 		a.log.Info("assignment changed", "generation", agreed.Generation, "moves", len(current.Diff(agreed)))
 	}
-	if due := t.joins.due(); !due.IsZero() {
+	if due := t.joins.nextDue(); !due.IsZero() {
 		return max(due.Sub(now), time.Millisecond), nil
 	}
 	return a.cfg.TTL, nil
 }
 
-// postpones returns how long a plan has to wait that only makes totals more even: a node that
-// has left may be back soon, and what moved meanwhile would move back. A node that joins ends
-// the wait.
-func (t *term) postpones(now time.Time, next plan.Result, admitted []string, patience time.Duration) time.Duration {
+// planDelay returns how long a plan that only evens out the totals must wait. A node that has left may come back soon, and the
+// shards that moved meanwhile would move back. A node that joins ends the wait.
+func (t *term) planDelay(now time.Time, next plan.Result, admitted []string, patience time.Duration) time.Duration {
 	if next.OwnerLost {
 		t.lost = now
 	} else if !containsAll(t.names, admitted) {
@@ -215,8 +214,8 @@ func (t *term) postpones(now time.Time, next plan.Result, admitted []string, pat
 	return t.lost.Add(patience).Sub(now)
 }
 
-// nodes returns what a plan may place shards on.
-func (t *term) nodes(now time.Time, view View, admitted []string, current plan.Generation) []plan.Node {
+// nodesToPlan returns the nodes that a plan may place shards on.
+func (t *term) nodesToPlan(now time.Time, view View, admitted []string, current plan.Generation) []plan.Node {
 	laggards, left := t.laggards.observe(now, view.Peers, current), setOf(admitted)
 	var nodes []plan.Node
 	for _, p := range view.Peers {
@@ -242,16 +241,16 @@ func containsAll(names, wanted []string) bool {
 	return !slices.ContainsFunc(wanted, func(name string) bool { return !set[name] })
 }
 
-// A leader without Redis keeps Raft's leadership, and no process plans: no join, no drain, and
-// the dead keep their shards. So a leader that has not planned for 3/4 ttl hands over to a
-// process that could. If no other one could either, nothing would be gained, and it stays.
+// A leader that loses Redis keeps Raft's leadership, and then no process plans. Nodes cannot join or drain, and dead nodes keep
+// their shards. So a leader that could not plan for 3/4 ttl transfers leadership to a process that can. If no other process
+// can plan either, it stays leader.
 
-// untilYield is how long a leader may still be without a plan.
+// untilYield returns how long a leader that cannot plan may remain leader.
 func (a *Agent) untilYield() time.Duration { return time.Until(a.lastTurn.Add(a.cfg.TTL * 3 / 4)) }
 
-// yield hands leadership over if this leader has been unable to plan for too long and
-// another voter says that it can. It returns after how long to look again.
-func (a *Agent) yield(ctx context.Context) time.Duration {
+// yieldLeadership transfers leadership if this leader could not plan for too long and another voter reports that it can plan.
+// It returns the time until it should be called again.
+func (a *Agent) yieldLeadership(ctx context.Context) time.Duration {
 	if left := a.untilYield(); left > 0 {
 		return left
 	}
@@ -259,23 +258,23 @@ func (a *Agent) yield(ctx context.Context) time.Duration {
 	if err != nil {
 		return a.cfg.TTL
 	}
-	successors := successors(servers, a.cfg.Source.Gossiped(), a.server.id)
+	successors := findSuccessors(servers, a.cfg.Source.Gossiped(), a.server.id)
 	rand.Shuffle(len(successors), func(i, j int) { successors[i], successors[j] = successors[j], successors[i] })
 	for _, s := range successors {
-		a.log.Warn("this leader cannot plan: it hands leadership over", "to", string(s.ID), "since", time.Since(a.lastTurn).Round(time.Millisecond))
+		a.log.Warn("this leader cannot plan, so it transfers leadership", "to", string(s.ID), "since", time.Since(a.lastTurn).Round(time.Millisecond))
 		ctx, cancel := context.WithTimeout(ctx, a.server.election)
-		err := transfer(ctx, func() raft.Future { return a.server.raft.LeadershipTransferToServer(s.ID, s.Address) })
+		err := boundTransfer(ctx, func() raft.Future { return a.server.raft.LeadershipTransferToServer(s.ID, s.Address) })
 		cancel()
 		if err == nil {
 			return a.cfg.TTL
 		}
-		a.log.Warn("leadership not handed over", "to", string(s.ID), "err", err)
+		a.log.Warn("leadership was not transferred", "to", string(s.ID), "err", err)
 	}
 	return a.cfg.TTL
 }
 
-// successors are the voters other than self whose process says that it could plan.
-func successors(servers []raft.Server, peers []Peer, self string) (list []raft.Server) {
+// findSuccessors returns the voters other than self whose process reports that it can plan.
+func findSuccessors(servers []raft.Server, peers []Peer, self string) (list []raft.Server) {
 	can := map[string]bool{}
 	for _, p := range peers {
 		can[p.RaftInfo.Server] = p.RaftInfo.CanPlan && !p.Draining
@@ -288,51 +287,49 @@ func successors(servers []raft.Server, peers []Peer, self string) (list []raft.S
 	return list
 }
 
-// resign gives the group up: its voter is gone with its server, so others elect a leader, or
-// found a new group as soon as the mark has run out. This process lets them.
-func (a *Agent) resign(now time.Time, why string) error {
+// giveUpGroup drops this process's server, and with it its vote. The others elect a leader, or found a new group once the mark
+// has expired. This process stands back for 8 ttl to let them.
+func (a *Agent) giveUpGroup(now time.Time, why string) error {
 	a.log.Warn(why, "server", a.server.id)
 	a.standBack = now.Add(8 * a.cfg.TTL)
-	return a.start(a.newServerID(recordOf(a.server.id)), nil)
+	return a.startServer(a.newServerID(recordOf(a.server.id)), nil)
 }
 
-// Raft answers a leader when what it asked for is committed, or its leadership is over. While
-// heartbeats pass and entries do not, that is never, and no plan is made. So a turn, which has
-// a deadline, waits for Raft until then and no longer, asks for nothing else before there is an
-// answer, and a leader that has waited for stuckTTLs gives the group up.
+// Raft answers a leader's request when the entry is committed or the leadership ends. If heartbeats pass and entries do not,
+// neither happens, and no plan is committed. So a turn waits for Raft only until its own deadline. The leader waits for the
+// answer before it sends the next request, except a barrier behind an entry. After stuckTTLs without an answer it gives up the group.
 
-// stuckTTLs is for how many lease ttls a leader may get nothing committed.
+// stuckTTLs is the number of lease ttls without a committed entry before a leader gives up the group.
 const stuckTTLs = 2
 
-var errOpen = errors.New("raft has not committed it within the turn")
+var errNotCommitted = errors.New("raft has not committed the entry within the turn")
 
-// pending is what a leader has asked of Raft.
+// pending is a leader's open request to Raft.
 type pending struct {
-	answer     chan error // of the request that has no answer yet; nil = none
-	began      time.Time  // when that was asked for
-	stuckSince time.Time  // since when nothing has been committed that was asked for; zero = all was
+	answer     chan error // of the open request; nil = no request is open
+	began      time.Time  // when the open request was sent
+	stuckSince time.Time  // when the first request since the last success was sent; zero = the last request succeeded
 }
 
-// await waits for a request, but no longer than the turn lasts. Then the request stays open: it may
-// be committed later.
-func (p *pending) await(ctx context.Context, request raft.Future) error {
+// awaitRequest waits for the answer to a request until the turn's deadline. After that the request stays open, because Raft may
+// still commit it.
+func (p *pending) awaitRequest(ctx context.Context, request raft.Future) error {
 	answer := make(chan error, 1)
-	go func() { answer <- request.Error() }() // ends with the leadership at the latest, if the server lives so long
+	go func() { answer <- request.Error() }() // ends with the leadership at the latest
 	p.answer, p.began = answer, time.Now()
-	return p.answered(ctx)
+	return p.awaitAnswer(ctx)
 }
 
-// answered waits for the request that is open, if there is one, until the turn's time is up. That
-// this process is to end does not cut it short: a server that is shut down at the very moment in
-// which it commits never answers.
-func (p *pending) answered(ctx context.Context) error {
+// awaitAnswer waits for the open request, if any, until the turn's deadline. The cancel of ctx does not end the
+// wait, because a server that shuts down while it commits never answers.
+func (p *pending) awaitAnswer(ctx context.Context) error {
 	if p.answer == nil {
 		return nil
 	}
 	deadline, _ := ctx.Deadline()
 	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()
-	err := errOpen
+	err := errNotCommitted
 	select {
 	case err = <-p.answer:
 		p.answer = nil
@@ -347,13 +344,13 @@ func (p *pending) answered(ctx context.Context) error {
 	return err
 }
 
-// stuckFor reports whether nothing was committed for the patience.
-func (p *pending) stuckFor(now time.Time, patience time.Duration) bool {
+// isStuckFor reports whether requests to Raft have failed or stayed open for the given time.
+func (p *pending) isStuckFor(now time.Time, patience time.Duration) bool {
 	return !p.stuckSince.IsZero() && now.Sub(p.stuckSince) >= patience
 }
 
-// entryTimeout is how long Raft may take to let a request into its log: what is left of the turn.
+// entryTimeout returns how long Raft may take to accept an entry. It is the rest of the turn, at most applyTimeout.
 func entryTimeout(ctx context.Context) time.Duration {
 	deadline, _ := ctx.Deadline()
-	return min(applyTimeout, max(time.Until(deadline), time.Millisecond)) // none at all would be for ever
+	return min(applyTimeout, max(time.Until(deadline), time.Millisecond)) // 0 would mean no timeout
 }

@@ -18,12 +18,12 @@ const (
 	// assignment to start from, which is taken as applied by every process.
 	commandRecord byte = iota + 1
 	commandAssign      // an assignment
-	commandDelta       // what differs from the assignment before; see plan.AppendDelta
+	commandDelta       // the difference from the assignment before; see plan.AppendDelta
 )
 
 var errEmpty = errors.New("empty entry: ends too early")
 
-// recordEntry returns the first entry of a log; a nil seed assigns nothing.
+// recordEntry returns the first entry of a log. A nil seed assigns nothing.
 func recordEntry(id uint64, seed *plan.Assignment) []byte {
 	if seed == nil {
 		seed = &plan.Assignment{}
@@ -34,12 +34,12 @@ func recordEntry(id uint64, seed *plan.Assignment) []byte {
 // assignEntry returns the entry that replaces the assignment.
 func assignEntry(next *plan.Assignment) []byte { return next.Append([]byte{commandAssign}) }
 
-// deltaEntry returns the entry that makes next of base.
+// deltaEntry returns the entry that turns the assignment base into next.
 func deltaEntry(base, next *plan.Assignment) []byte {
 	return plan.AppendDelta([]byte{commandDelta}, base, next)
 }
 
-// planEntry returns the shorter of the two entries that make next of the assignment that base is.
+// planEntry returns the shorter entry that turns the assignment base into next.
 func planEntry(base, next *plan.Assignment) []byte {
 	whole, delta := assignEntry(next), deltaEntry(base, next)
 	if len(delta) < len(whole) {
@@ -48,14 +48,14 @@ func planEntry(base, next *plan.Assignment) []byte {
 	return whole
 }
 
-// state is what the log says. It is never changed, only replaced.
+// state is the result of the log. It is immutable.
 type state struct {
 	record     uint64
 	assignment *plan.Assignment
 }
 
-// apply returns the state after a log entry.
-func (s *state) apply(data []byte, index uint64) (*state, error) {
+// applyEntry returns the state after a log entry.
+func (s *state) applyEntry(data []byte, index uint64) (*state, error) {
 	if len(data) == 0 {
 		return nil, errEmpty
 	}
@@ -72,15 +72,15 @@ func (s *state) apply(data []byte, index uint64) (*state, error) {
 			return nil, err
 		}
 		if next == nil {
-			return s, nil // of another assignment: it changes nothing
+			return s, nil // the delta belongs to another assignment and changes nothing
 		}
-		return s.follow(s.record, next, index, index), nil
+		return s.withAssignment(s.record, next, index, index), nil
 	default:
 		next, err := plan.Decode(rest)
 		if err != nil {
 			return nil, err
 		}
-		return s.follow(s.record, next, index, index), nil
+		return s.withAssignment(s.record, next, index, index), nil
 	}
 }
 
@@ -96,11 +96,12 @@ func (s *state) applyRecord(data []byte, index uint64) (*state, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.follow(id, seed, index, 0), nil
+	return s.withAssignment(id, seed, index, 0), nil
 }
 
-// follow returns the state with the next assignment; what it changes has moved at the given index.
-func (s *state) follow(record uint64, next *plan.Assignment, index, moved uint64) *state {
+// withAssignment returns the state with the next assignment. Shards with another owner than before are recorded as moved at the
+// given index.
+func (s *state) withAssignment(record uint64, next *plan.Assignment, index, moved uint64) *state {
 	next.Follow(s.assignment, plan.Generation{Record: record, Index: index}, moved)
 	return &state{record, next}
 }
@@ -126,17 +127,17 @@ func decodeState(data []byte) (*state, error) {
 }
 
 // machine is Raft's state machine. Raft calls it from its own goroutines, so it only
-// stores the state and publishes the assignment; it never calls back into Raft.
+// stores the state and publishes the assignment. It never calls Raft.
 //
-// What it cannot read, because a later release wrote it or it is damaged, is never
-// skipped: the state would be another one than the others'. It stops there, and the
-// agent drops the server.
+// The machine cannot read an entry or a snapshot of a later release, or a damaged one. It never
+// skips such an entry, because its state would then differ from the state of the others. It stops
+// there, and the agent drops the server.
 type machine struct {
 	publish func(*plan.Assignment) // must not block
 	stopped func()                 // must not block; called when it stops
 	refuse  func([]byte) error     // for tests: an older release; nil = none
 	state   atomic.Pointer[state]
-	why     atomic.Pointer[error] // why it has stopped; nil = it has not
+	why     atomic.Pointer[error] // why it has stopped; nil while it works
 }
 
 var _ raft.FSM = (*machine)(nil)
@@ -147,61 +148,61 @@ func newMachine(publish func(*plan.Assignment)) *machine {
 	return m
 }
 
-// Apply takes a committed entry. It returns an error for one that cannot be read, and
-// for all after it.
+// Apply applies a committed entry. It returns an error for an entry that it cannot read, and
+// for all entries after that.
 func (m *machine) Apply(log *raft.Log) any {
-	if err := m.unread(); err != nil {
+	if err := m.readError(); err != nil {
 		return err
 	}
-	next, err := m.next(log.Data, log.Index)
+	next, err := m.nextState(log.Data, log.Index)
 	if err != nil {
-		return m.stop(fmt.Errorf("apply entry %d: %w", log.Index, err))
+		return m.stopReading(fmt.Errorf("apply entry %d: %w", log.Index, err))
 	}
-	m.store(next)
+	m.storeState(next)
 	return nil
 }
 
-// next returns the state after an entry.
-func (m *machine) next(data []byte, index uint64) (*state, error) {
+// nextState returns the state after an entry.
+func (m *machine) nextState(data []byte, index uint64) (*state, error) {
 	if m.refuse != nil {
 		if err := m.refuse(data); err != nil {
 			return nil, err
 		}
 	}
-	return m.state.Load().apply(data, index)
+	return m.state.Load().applyEntry(data, index)
 }
 
-func (m *machine) store(next *state) {
+func (m *machine) storeState(next *state) {
 	m.state.Store(next)
 	if next.record != 0 {
 		m.publish(next.assignment)
 	}
 }
 
-// stop ends the machine's work for good.
-func (m *machine) stop(why error) error {
+// stopReading ends the machine's work for good.
+func (m *machine) stopReading(why error) error {
 	m.why.Store(&why)
 	m.stopped()
 	return why
 }
 
-// unread is what the machine could not read, nil if it has read everything.
-func (m *machine) unread() error {
+// readError returns the error at which the machine stopped, nil if it has read everything.
+func (m *machine) readError() error {
 	if why := m.why.Load(); why != nil {
 		return *why
 	}
 	return nil
 }
 
-// Snapshot returns the state, which never changes while it is written.
+// Snapshot returns the state, which is immutable and so does not change while Raft writes it.
 func (m *machine) Snapshot() (raft.FSMSnapshot, error) {
-	if err := m.unread(); err != nil {
-		return nil, err // the log has gone on
+	if err := m.readError(); err != nil {
+		return nil, err // the state is behind the log
 	}
 	return m.state.Load(), nil
 }
 
-// Restore replaces the state by a snapshot's.
+// Restore replaces the state by the state of a snapshot.
 func (m *machine) Restore(snapshot io.ReadCloser) error {
 	data, err := io.ReadAll(snapshot)
 	if err != nil {
@@ -209,9 +210,9 @@ func (m *machine) Restore(snapshot io.ReadCloser) error {
 	}
 	next, err := decodeState(data)
 	if err != nil {
-		return m.stop(err)
+		return m.stopReading(err)
 	}
-	m.store(next)
+	m.storeState(next)
 	return nil
 }
 

@@ -59,12 +59,12 @@ func TestMachineStopsAtWhatItCannotRead(t *testing.T) {
 			m.Apply(&raft.Log{Index: 1, Data: recordEntry(c.record, first)})
 		}
 		was := m.state.Load()
-		if err := m.unread(); err != nil {
+		if err := m.readError(); err != nil {
 			t.Fatalf("%s: before: %v", c.name, err)
 		}
 		err := c.do(m)
-		if err == nil || !strings.Contains(err.Error(), c.want) || m.unread() == nil || stopped != 1 {
-			t.Errorf("%s: got %v, unread %v, stopped %d times; want an error with %q", c.name, err, m.unread(), stopped, c.want)
+		if err == nil || !strings.Contains(err.Error(), c.want) || m.readError() == nil || stopped != 1 {
+			t.Errorf("%s: got %v, unread %v, stopped %d times; want an error with %q", c.name, err, m.readError(), stopped, c.want)
 		}
 		if after, ok := m.Apply(&raft.Log{Index: 3, Data: recordEntry(7, second)}).(error); !ok || m.state.Load() != was {
 			t.Errorf("%s: the entry after it was applied (%v)", c.name, after)

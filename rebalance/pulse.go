@@ -8,23 +8,23 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// All that Raft does, it does in one goroutine. If that one hangs, or does not come to an end, the process has no vote and
-// applies nothing, and Raft still says what it said before. So a server that does not lead is asked again and again for
-// what only a leader does, which it refuses at once. One that does not even take the question for hungTTLs is dropped, and
-// another one started under another id, which begins without a vote. A leader that hangs commits nothing; see pending.
+// Raft does its work in one goroutine. If that goroutine hangs, the process gives no vote and applies nothing, and Raft's
+// state still looks healthy. So the agent sends a server that does not lead a request that only a leader accepts. A healthy
+// server refuses it at once. A server that does not even accept the request into its queue for hungTTLs is dropped. The agent
+// starts another server under another id, which begins without a vote. A leader that hangs commits nothing; see pending.
 
-// hungTTLs is for how many lease ttls Raft may not answer.
+// hungTTLs is the number of lease ttls after which a server that does not answer counts as hung.
 const hungTTLs = 5
 
-// pulse is what the agent knows of whether Raft answers.
+// pulse records whether Raft answers.
 type pulse struct {
-	answer chan error // to the last question; nil if it is there
+	answer chan error // of the open probe; nil if none is open
 	asked  time.Time
-	missed int // how many questions in a row were not taken within a ttl: a process that was frozen may miss one
+	missed int // successive probes that Raft did not accept within a ttl; a thawed process may miss one
 }
 
-// feel looks for an answer, and asks. It reports whether the server has hung.
-func (p *pulse) feel(now time.Time, ttl time.Duration, ask func() error) (hung bool) {
+// probe reads the answer to the last probe and sends the next at most once per ttl. It reports whether the server has hung.
+func (p *pulse) probe(now time.Time, ttl time.Duration, send func() error) (hung bool) {
 	select {
 	case err := <-p.answer:
 		p.answer = nil
@@ -35,7 +35,7 @@ func (p *pulse) feel(now time.Time, ttl time.Duration, ask func() error) (hung b
 	}
 	if p.answer == nil && now.Sub(p.asked) >= ttl {
 		answer := make(chan error, 1)
-		go func() { answer <- ask() }() // a ttl at most
+		go func() { answer <- send() }() // ends within a ttl
 		p.answer, p.asked = answer, now
 	}
 	return p.missed >= hungTTLs
@@ -48,10 +48,10 @@ func (a *Agent) checkPulse(now time.Time) {
 		return
 	}
 	r := a.server.raft
-	if !a.pulse.feel(now, a.cfg.TTL, func() error { return r.Barrier(a.cfg.TTL).Error() }) {
+	if !a.pulse.probe(now, a.cfg.TTL, func() error { return r.Barrier(a.cfg.TTL).Error() }) {
 		return
 	}
 	a.hung = fmt.Sprintf("raft server %s has not answered for %d lease ttls", a.server.id, hungTTLs)
-	a.log.Error("raft has hung: another server is started; report it, with what the node has logged", "server", a.server.id)
-	a.drop()
+	a.log.Error("raft has hung, so this node starts another raft server; please report this with the node's log", "server", a.server.id)
+	a.dropServer()
 }

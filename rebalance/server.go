@@ -15,48 +15,47 @@ import (
 )
 
 const (
-	firstElection = time.Second     // for a server that bootstraps: it has no other to wait for
-	applyTimeout  = 2 * time.Second // for an entry to be taken into the log, at most
-	// An idle leader tells each follower what is committed about this often, which costs
-	// more than all else it does. What must be known at once has an entry after it; see
-	// Agent.commit.
+	firstElection = time.Second     // election timeout of a server that bootstraps and has no other to wait for
+	applyTimeout  = 2 * time.Second // maximum time until Raft accepts an entry into its log
+	// commitTimeout is how often an idle leader tells its followers which entries are committed. These messages
+	// are the main cost of an idle leader. Agent.commitEntry has a faster way for assignments.
 	commitTimeout = 500 * time.Millisecond
-	// Entries may be whole assignments, so few of them are kept beside the snapshot.
+	// An entry may be a whole assignment, so the log keeps only some entries beside the snapshot.
 	snapshotEvery    = 64
 	snapshotInterval = 30 * time.Second
 	trailingLogs     = 16
-	// shutdownTimeout is how long a server may take to stop. Raft stops at once, unless something has hung.
+	// shutdownTimeout bounds the wait for a server to stop. Raft stops at once unless it has hung.
 	shutdownTimeout = 2 * time.Second
-	appendEntries   = 16 // in one request, which is far below requestLimit then
+	appendEntries   = 16 // maximum entries in a request, which keeps it far below requestLimit
 )
 
-// server is one Raft server: one id, one log in memory. It is never restarted; a
-// process that drops it starts another one under another id.
+// server is a Raft server with an id and a log in memory. It is never restarted. A
+// process that drops its server starts another server under another id.
 type server struct {
 	id        string
 	raft      *raft.Raft
 	machine   *machine
 	transport raft.Transport
-	// election is the timeout of elections, once the first is over.
+	// election is the timeout of elections after the first.
 	election time.Duration
 }
 
-// electionTimeout is after how long without a heartbeat a follower stands for election, and
-// how long an election may take. It follows the lease's ttl, so that a leader's successor
-// is there before its shards may be seized, between 1 and 2 s.
+// electionTimeout returns the time without a heartbeat before a follower starts an election, and the
+// time that an election may take. It is a third of the lease's ttl, between 1 and 2 s, so that a new leader
+// exists before the shards of the old leader may be seized.
 func electionTimeout(ttl time.Duration) time.Duration {
 	return min(max(ttl/3, time.Second), 2*time.Second)
 }
 
-// start replaces the process's Raft server. With voters it bootstraps the group,
-// else it waits to be added.
-func (a *Agent) start(id string, voters []string) error {
-	a.drop()
+// startServer replaces the process's Raft server. With voters it bootstraps the group.
+// Without voters the server waits to be added.
+func (a *Agent) startServer(id string, voters []string) error {
+	a.dropServer()
 	transport, err := a.cfg.Transport(id)
 	if err != nil {
 		return fmt.Errorf("start raft server %s: %w", id, err)
 	}
-	m := newMachine(a.publish)
+	m := newMachine(a.publishAssignment)
 	m.stopped, m.refuse = a.Wake, a.cfg.refuse
 	s, err := newServer(id, voters, electionTimeout(a.cfg.TTL), transport, m, a.log)
 	if err != nil {
@@ -67,9 +66,9 @@ func (a *Agent) start(id string, voters []string) error {
 	return nil
 }
 
-// drop stops the process's Raft server for good. One that does not stop is left alone: its address is closed, and its id
-// never comes back.
-func (a *Agent) drop() {
+// dropServer stops the process's Raft server. If the server does not stop in time, dropServer closes its transport and leaves
+// it alone. That is safe because its id never comes back.
+func (a *Agent) dropServer() {
 	if a.server == nil {
 		return
 	}
@@ -96,11 +95,11 @@ func newServer(id string, voters []string, election time.Duration, transport raf
 	conf := raft.DefaultConfig()
 	conf.LocalID = raft.ServerID(id)
 	conf.HeartbeatTimeout, conf.ElectionTimeout = election, election
-	// A leader cut off from its voters steps down within half the time they wait for it.
+	// A leader that is cut off from its voters steps down in half the time before they elect another leader.
 	conf.LeaderLeaseTimeout, conf.CommitTimeout = election/2, commitTimeout
 	conf.MaxAppendEntries = appendEntries
 	conf.SnapshotThreshold, conf.SnapshotInterval, conf.TrailingLogs = snapshotEvery, snapshotInterval, trailingLogs
-	conf.ShutdownOnRemove = false // the agent alone stops its server
+	conf.ShutdownOnRemove = false // only the agent stops its server
 	conf.Logger = raftLogger(log)
 	entries, store, snapshots := newLogStore(), raft.NewInmemStore(), raft.NewInmemSnapshotStore()
 	if len(voters) > 0 {
@@ -115,7 +114,7 @@ func newServer(id string, voters []string, election time.Duration, transport raf
 		return nil, fmt.Errorf("start raft server %s: %w", id, err)
 	}
 	if guarded, ok := transport.(*guarded); ok {
-		guarded.serves(r, entries)
+		guarded.setServer(r, entries)
 	}
 	return &server{id: id, raft: r, machine: m, transport: transport, election: election}, nil
 }
@@ -147,14 +146,14 @@ func (s *server) voters() ([]string, error) {
 	return voterIDs(servers), err
 }
 
-// leader returns the id of the leader it follows or is, "" if it knows none.
-func (s *server) leader() string {
+// leaderID returns the id of the group's leader, "" if it knows no leader.
+func (s *server) leaderID() string {
 	_, id := s.raft.LeaderWithID()
 	return string(id)
 }
 
-// change begins one step of the Raft configuration.
-func (s *server) change(c change, timeout time.Duration) raft.Future {
+// changeConfiguration begins a step of the Raft configuration.
+func (s *server) changeConfiguration(c change, timeout time.Duration) raft.Future {
 	id := raft.ServerID(c.server)
 	switch c.kind {
 	case addServer:
@@ -168,16 +167,16 @@ func (s *server) change(c change, timeout time.Duration) raft.Future {
 	}
 }
 
-// leave gives leadership to another voter, if there is one, and waits until this
-// server is no voter any more, so that those that stay keep their quorum.
-func (s *server) leave(ctx context.Context) {
+// giveUpVote transfers leadership to another voter, if any, and waits until this server has no vote, so
+// that the remaining voters keep their quorum.
+func (s *server) giveUpVote(ctx context.Context) {
 	for {
 		voters, err := s.voters()
 		if err != nil || len(voters) < 2 || !slices.Contains(voters, s.id) {
 			return
 		}
 		if s.raft.State() == raft.Leader {
-			_ = transfer(ctx, s.raft.LeadershipTransfer) // tried again until the time is up
+			_ = boundTransfer(ctx, s.raft.LeadershipTransfer) // the loop tries again until the time is up
 		}
 		select {
 		case <-ctx.Done():
@@ -187,9 +186,9 @@ func (s *server) leave(ctx context.Context) {
 	}
 }
 
-// transfer bounds the library's leadership transfer by ctx; the transfer itself
-// ends at the latest when the server is shut down.
-func transfer(ctx context.Context, begin func() raft.Future) error {
+// boundTransfer waits for a leadership transfer until ctx is done. The transfer itself
+// ends at the latest when the server shuts down.
+func boundTransfer(ctx context.Context, begin func() raft.Future) error {
 	done := make(chan error, 1)
 	go func() { done <- begin().Error() }()
 	select {
@@ -200,19 +199,19 @@ func transfer(ctx context.Context, begin func() raft.Future) error {
 	}
 }
 
-// Address returns the address under which the group knows a server: its id and
-// where it listens. Two servers of one process then never share an address.
+// Address returns the address of a server in its group, which consists of its id and
+// the host and port of its listener. So two servers of a process never share an address.
 func Address(server, hostPort string) raft.ServerAddress {
 	return raft.ServerAddress(server + "@" + hostPort)
 }
 
-// splitAddress undoes Address.
+// splitAddress returns the parts of an address made by Address.
 func splitAddress(address raft.ServerAddress) (server, hostPort string, ok bool) {
 	return strings.Cut(string(address), "@")
 }
 
-// raftLogger passes the library's log on at debug level: what an operator would act
-// on is logged by the agent.
+// raftLogger passes the library's log on at debug level. The agent itself logs the events that an
+// operator would act on.
 func raftLogger(log *slog.Logger) hclog.Logger {
 	return hclog.New(&hclog.LoggerOptions{Name: "raft", Level: hclog.Debug, DisableTime: true, Output: lineLog{log}})
 }

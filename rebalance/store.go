@@ -8,12 +8,12 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// logStore keeps a Raft log in memory. A snapshot may leave a gap in it. What an operation costs follows the number of
-// entries, which is some dozens, and not their indexes: those come from other processes.
+// logStore keeps a Raft log in memory. A snapshot may leave a gap in it. The cost of an operation grows with the number of
+// entries, which is some dozens, and not with their indexes, which other processes choose.
 type logStore struct {
 	mu          sync.RWMutex // guards the following
 	entries     map[uint64]*raft.Log
-	first, last uint64 // 0 if there are none
+	first, last uint64 // 0 if the log is empty
 }
 
 var _ raft.LogStore = (*logStore)(nil)
@@ -63,7 +63,7 @@ func (s *logStore) StoreLogs(entries []*raft.Log) error {
 	return nil
 }
 
-// DeleteRange deletes the entries from one index to another, both included.
+// DeleteRange deletes the entries with indexes from through to.
 func (s *logStore) DeleteRange(from, to uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

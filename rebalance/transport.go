@@ -17,17 +17,17 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"github.com/lowkiq/lowkiq/internal/connlimit"
+	"github.com/lowkiq/lowkiq/internal/network/connlimit"
 )
 
 const (
-	dialTimeout    = 2 * time.Second // for a dial, a handshake, one Raft request
+	dialTimeout    = 2 * time.Second // of a dial, a handshake, and a Raft request
 	handshakeLimit = 1 << 10         // bytes
-	maxPool        = 2               // connections to a server that wait to be used
+	maxPool        = 2               // idle connections kept per server
 )
 
-// handshake opens every Raft connection. A connection that is not for exactly the
-// server at hand is closed, so that two histories cannot write into each other.
+// handshake opens every Raft connection. A connection to any other server than the current server
+// is closed, so that two groups cannot write into each other's log.
 type handshake struct {
 	Cluster string `json:"cluster"`
 	Record  uint64 `json:"record"`
@@ -37,11 +37,11 @@ type handshake struct {
 // DialFunc opens a connection to host:port.
 type DialFunc func(ctx context.Context, hostPort string) (net.Conn, error)
 
-// ListenerConfig says where and for whom a Listener listens.
+// ListenerConfig configures a Listener.
 type ListenerConfig struct {
-	Cluster   string       // the cluster's name; connections of another one are closed
+	Cluster   string       // name of the cluster; connections of another cluster are closed
 	Listener  net.Listener // required; closed at the end of Run
-	Advertise string       // host:port at which the other processes reach it; "" = the listener's address
+	Advertise string       // host:port where other processes reach it; "" = the listener's address
 	Dial      DialFunc     // nil = plain TCP; for TLS wrap both Listener and Dial
 	Log       *slog.Logger // nil = discard
 
@@ -50,17 +50,16 @@ type ListenerConfig struct {
 	patience     time.Duration // for tests; 0 = requestPatience
 }
 
-// Listener takes Raft connections for the process's server, whichever it is at the
-// moment.
+// Listener accepts Raft connections for the process's current server.
 type Listener struct {
 	cfg      ListenerConfig
 	failures dialFailures
 
 	mu     sync.Mutex // guards stream
-	stream *stream    // of the current server; nil while there is none
+	stream *stream    // of the current server; nil while there is no server
 }
 
-// NewListener fills in the defaults.
+// NewListener returns a listener with the defaults of cfg filled in.
 func NewListener(cfg ListenerConfig) *Listener {
 	if cfg.Dial == nil {
 		cfg.Dial = func(ctx context.Context, hostPort string) (net.Conn, error) {
@@ -85,12 +84,12 @@ func NewListener(cfg ListenerConfig) *Listener {
 	return &Listener{cfg: cfg}
 }
 
-// Address returns where the other processes reach it.
+// Address returns the host and port where other processes reach it.
 func (l *Listener) Address() string { return l.cfg.Advertise }
 
-// Transport opens the Raft transport of a server; it fits Config.Transport. The
-// transport of the server before must be closed first. A server's address holds its
-// id, and neither outlives the process, so no address is ever looked up.
+// Transport opens the Raft transport of a server. It fits Config.Transport. The
+// transport of the last server must be closed before. A server's address contains its
+// id, and neither outlives the process, so addresses need no lookup.
 func (l *Listener) Transport(server string) (raft.Transport, error) {
 	s := &stream{
 		listener:  l,
@@ -106,7 +105,7 @@ func (l *Listener) Transport(server string) (raft.Transport, error) {
 		return nil, fmt.Errorf("raft transport of %s: that of %s is still open", server, l.stream.handshake.Target)
 	}
 	l.stream = s
-	return guard(raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
+	return newGuarded(raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 		Stream: s, MaxPool: maxPool, Timeout: l.cfg.timeout, Logger: raftLogger(l.cfg.Log),
 	})), nil
 }
@@ -127,7 +126,7 @@ func (l *Listener) Run(ctx context.Context) error {
 			return nil
 		case errors.Is(err, net.ErrClosed):
 			return fmt.Errorf("raft listener %s: %w", l.cfg.Listener.Addr(), err)
-		case err != nil: // such as too many open files: it passes
+		case err != nil: // a passing error, such as too many open files
 			l.cfg.Log.Warn("raft accept", "err", err)
 			select {
 			case <-ctx.Done():
@@ -139,8 +138,8 @@ func (l *Listener) Run(ctx context.Context) error {
 	}
 }
 
-// takeHandshake reads the handshake and passes the connection on if it is for the server. Of a
-// listener with a bound, only those that have completed it are held.
+// takeHandshake reads the handshake and delivers the connection if it is for the current server. If a
+// bounded listener has too many connections, it closes those without a completed handshake first.
 func (l *Listener) takeHandshake(ctx context.Context, conn net.Conn) {
 	_ = conn.SetReadDeadline(time.Now().Add(l.cfg.timeout))
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Now()) })
@@ -152,10 +151,10 @@ func (l *Listener) takeHandshake(ctx context.Context, conn net.Conn) {
 	l.mu.Lock()
 	s := l.stream
 	l.mu.Unlock()
-	if bounded := connlimit.Of(conn); bounded != nil && err == nil && s != nil && got == s.handshake {
-		bounded.Hold() // not to be closed for those that have not
+	if bounded := connlimit.ConnOf(conn); bounded != nil && err == nil && s != nil && got == s.handshake {
+		bounded.Hold() // keep it in favour of connections without a handshake
 	}
-	if err != nil || s == nil || got != s.handshake || !s.pass(conn) {
+	if err != nil || s == nil || got != s.handshake || !s.deliver(conn) {
 		l.cfg.Log.Debug("raft connection refused", "from", conn.RemoteAddr(), "handshake", got, "err", err)
 		_ = conn.Close()
 	}
@@ -193,7 +192,7 @@ type streamAddr string
 func (streamAddr) Network() string  { return "raft" }
 func (a streamAddr) String() string { return string(a) }
 
-// stream is the raft.StreamLayer of one server.
+// stream is the raft.StreamLayer of a server.
 type stream struct {
 	listener  *Listener
 	handshake handshake
@@ -207,8 +206,8 @@ type stream struct {
 
 var _ raft.StreamLayer = (*stream)(nil)
 
-// pass gives the server a connection; false if it is closed meanwhile.
-func (s *stream) pass(conn net.Conn) bool {
+// deliver passes a connection to the server. It returns false if the stream is closed.
+func (s *stream) deliver(conn net.Conn) bool {
 	s.mu.Lock()
 	select {
 	case <-s.closed:
@@ -239,7 +238,7 @@ func (s *stream) Accept() (net.Conn, error) {
 // Addr returns the server's id and address.
 func (s *stream) Addr() net.Addr { return s.address }
 
-// Close frees the listener for the next server and closes what was accepted.
+// Close frees the listener for the next server and closes all accepted connections.
 func (s *stream) Close() error {
 	s.listener.mu.Lock()
 	if s.listener.stream == s {
@@ -265,13 +264,13 @@ func (s *stream) Close() error {
 func (s *stream) Dial(address raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
 	target, hostPort, ok := splitAddress(address)
 	if !ok {
-		return nil, fmt.Errorf("dial raft server %q: want id@host:port", address)
+		return nil, fmt.Errorf("dial raft server %q: its address must be id@host:port", address)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), timeout) // Raft gives no context
 	defer cancel()
 	began := time.Now()
 	conn, err := s.listener.cfg.Dial(ctx, hostPort)
-	s.listener.failures.note(hostPort, began, time.Now(), err)
+	s.listener.failures.record(hostPort, began, time.Now(), err)
 	if err != nil {
 		return nil, fmt.Errorf("dial raft server %s: %w", address, err)
 	}
@@ -284,7 +283,7 @@ func (s *stream) Dial(address raft.ServerAddress, timeout time.Duration) (net.Co
 	return conn, nil
 }
 
-// acceptedConn forgets itself when it is closed.
+// acceptedConn removes itself from its stream when it is closed.
 type acceptedConn struct {
 	net.Conn
 	stream *stream
@@ -297,28 +296,28 @@ func (c acceptedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// Which addresses of other processes cannot be connected to, for people: Raft tries for ever, and a
-// process that no other one reaches just waits.
+// Raft retries failed connections for ever and reports nothing, and a process that no other process reaches just waits. So the
+// listener records addresses that fail, for people.
 
-// Failing is an address to which no connection has succeeded since.
+// Failing is an address whose connections have all failed since a time.
 type Failing struct {
 	Address string    // host:port
-	Since   time.Time // when the first of the attempts that failed began
-	Last    time.Time // when the last one ended
-	Err     error     // of the last one
+	Since   time.Time // when the first failed attempt began
+	Last    time.Time // when the last attempt ended
+	Err     error     // error of the last attempt
 }
 
-// failingKept is for how long an address is remembered to which no more attempts are made.
+// failingKept is how long an address is remembered after the last attempt.
 const failingKept = time.Minute
 
-// dialFailures are the addresses that fail.
+// dialFailures records failing addresses.
 type dialFailures struct {
 	mu      sync.Mutex
 	failing map[string]Failing // by address; guarded by mu
 }
 
-// note takes in the outcome of an attempt.
-func (d *dialFailures) note(address string, began, ended time.Time, err error) {
+// record records the outcome of an attempt.
+func (d *dialFailures) record(address string, began, ended time.Time, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	maps.DeleteFunc(d.failing, func(_ string, f Failing) bool { return ended.Sub(f.Last) > failingKept })
@@ -337,24 +336,24 @@ func (d *dialFailures) note(address string, began, ended time.Time, err error) {
 	d.failing[address] = f
 }
 
-// Failing returns the addresses that cannot be connected to, ascending.
+// Failing returns the failing addresses, ascending.
 func (l *Listener) Failing() []Failing {
 	l.failures.mu.Lock()
 	defer l.failures.mu.Unlock()
 	return slices.SortedFunc(maps.Values(l.failures.failing), func(a, b Failing) int { return strings.Compare(a.Address, b.Address) })
 }
 
-// Probe connects to an address and hangs up, so that Failing knows of it: a process that waits for
-// the leader to connect never connects to another by itself.
+// Probe connects to an address, closes the connection and records the outcome for Failing. A process that
+// waits for the leader never connects to another process by itself.
 func (l *Listener) Probe(ctx context.Context, hostPort string) {
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.timeout)
 	defer cancel()
 	began := time.Now()
 	conn, err := l.cfg.Dial(ctx, hostPort)
 	if context.Cause(ctx) == context.Canceled {
-		err = nil // the process ends: that tells nothing
+		err = nil // the process ends, so the outcome says nothing
 	}
-	l.failures.note(hostPort, began, time.Now(), err)
+	l.failures.record(hostPort, began, time.Now(), err)
 	if conn != nil {
 		_ = conn.Close()
 	}

@@ -14,7 +14,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"github.com/lowkiq/lowkiq/internal/connlimit"
+	"github.com/lowkiq/lowkiq/internal/network/connlimit"
 )
 
 // patience is for a machine that runs all packages' tests at once.
@@ -331,7 +331,7 @@ func TestFailing(t *testing.T) {
 	if got := l.Failing(); len(got) != 1 {
 		t.Errorf("got %v, want h2:7947 alone", got)
 	}
-	l.failures.note("h4:7947", time.Now(), time.Now().Add(2*failingKept), broken)
+	l.failures.record("h4:7947", time.Now(), time.Now().Add(2*failingKept), broken)
 	if got := l.Failing(); len(got) != 1 || got[0].Address != "h4:7947" {
 		t.Errorf("got %v, want h4:7947: h2 was not tried for long", got)
 	}
@@ -359,7 +359,7 @@ func TestCalled(t *testing.T) {
 	conn, other := net.Pipe()
 	defer other.Close()
 	passed := make(chan bool, 1)
-	go func() { passed <- l.stream.pass(conn) }()
+	go func() { passed <- l.stream.deliver(conn) }()
 	if !<-passed || !l.Called() {
 		t.Error("not called, want called")
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/lowkiq/lowkiq/rebalance/plan"
 )
 
-// changeKind is a step of the Raft configuration.
+// changeKind is a kind of step of the Raft configuration.
 type changeKind int
 
 const (
@@ -20,7 +20,7 @@ const (
 	removeServer
 )
 
-// change is one step of the Raft configuration.
+// change is a step of the Raft configuration.
 type change struct {
 	kind   changeKind
 	server string
@@ -38,29 +38,28 @@ func votersFor(n int) int {
 	return 5
 }
 
-// serverState is a server of the configuration and what is known of its process.
+// serverState is a server of the configuration and the state of its process.
 type serverState struct {
 	id       string
 	voter    bool
-	dead     bool // its process is in no view any more, or has dropped the server
+	dead     bool // the view lacks its process, or the process has dropped the server
 	fit      bool // its process is leased and not draining
 	caughtUp bool // it has applied the current assignment
-	mayEnd   bool // its process began lately or stands by: it may be gone as soon
+	mayEnd   bool // its process began lately or stands by, and may end as soon
 	peer     Peer
 }
 
-// nextChange returns the one step that brings the configuration nearer to what it
-// should be:
+// nextChange returns the next step towards the right configuration:
 //
-//	a process that is no server yet                          is added, without a vote
-//	fewer fit voters than there should be                    a server that has caught up is promoted
-//	a server without a vote whose process is dead            is removed
-//	a voter that is dead or draining, once it is replaced    is removed or demoted
-//	more fit voters than there should be                     the last one is demoted
+//	a process has no server in the configuration             its server is added, without a vote
+//	too few fit voters                                       a server that has caught up is promoted
+//	a server without a vote has a dead process               it is removed
+//	a voter is dead or draining, and has been replaced       it is removed or demoted
+//	too many fit voters                                      the last voter is demoted
 //
-// So a voter is promoted before another one is given up, and the group does not shrink on the way.
+// A new voter is promoted before an old voter is removed, so the group does not shrink on the way.
 func nextChange(servers []raft.Server, view View, self string, current plan.Generation) change {
-	if c := newcomer(servers, view, self); c.kind != noChange {
+	if c := findNewcomer(servers, view, self); c.kind != noChange {
 		return c
 	}
 	states := statesOf(servers, view, current)
@@ -76,8 +75,8 @@ func nextChange(servers []raft.Server, view View, self string, current plan.Gene
 		}
 		fit++
 	}
-	// A voter that dies is a vote missing. One that may is taken only where there would be no
-	// other, as when a leader leaves.
+	// A voter that dies leaves a missing vote. A process that may end soon becomes a voter only if there is no
+	// other candidate, as when a leader leaves.
 	any := good == 0 && candidates == 0
 	want := votersFor(fit)
 	for _, s := range states {
@@ -89,8 +88,8 @@ func nextChange(servers []raft.Server, view View, self string, current plan.Gene
 			return change{kind: removeServer, server: s.id}
 		}
 	}
-	// While a voter is silent but not dead yet, no live one may go: the two left would have
-	// no quorum without it.
+	// While a voter is silent but not dead yet, no live voter may go, because the remaining voters would have
+	// no quorum without the silent voter.
 	silent := slices.ContainsFunc(states, func(s serverState) bool { return s.voter && !s.fit && !s.peer.Draining })
 	replaced := good >= want || candidates == 0 && good > 0
 	for _, s := range slices.Backward(states) {
@@ -107,11 +106,11 @@ func nextChange(servers []raft.Server, view View, self string, current plan.Gene
 	return change{}
 }
 
-// statesOf looks up the servers' processes, ordered by id.
+// statesOf returns the states of the servers, ordered by id.
 func statesOf(servers []raft.Server, view View, current plan.Generation) []serverState {
 	states := make([]serverState, 0, len(servers))
 	for _, server := range servers {
-		p, seen := view.peer(string(server.ID))
+		p, seen := view.peerOf(string(server.ID))
 		states = append(states, serverState{
 			id:       string(server.ID),
 			voter:    server.Suffrage == raft.Voter,
@@ -126,8 +125,8 @@ func statesOf(servers []raft.Server, view View, current plan.Generation) []serve
 	return states
 }
 
-// newcomer returns the first process under the record that is no server yet.
-func newcomer(servers []raft.Server, view View, self string) change {
+// findNewcomer returns the addition of the first process of the record's group whose server is missing from the configuration.
+func findNewcomer(servers []raft.Server, view View, self string) change {
 	for _, p := range view.Peers {
 		id := p.RaftInfo.Server
 		if !p.Leased || recordOf(id) != recordOf(self) {
@@ -152,7 +151,7 @@ func voterIDs(servers []raft.Server) []string {
 	return ids
 }
 
-// after returns the voters once the change is made.
+// after returns the voters after the change.
 func (c change) after(voters []string) []string {
 	switch c.kind {
 	case promote:

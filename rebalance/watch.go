@@ -8,47 +8,47 @@ import (
 	"github.com/lowkiq/lowkiq/rebalance/plan"
 )
 
-// What a view shows is not all believed at once: a plan that follows each flicker moves
-// shards to and fro. The watches in this file say what holds. Each is a function of the
-// views so far and of the time; none does I/O.
+// A plan that followed every flicker of the view would move shards to and fro. The watches in
+// this file decide which changes to believe. Each is a function of the views so far and of the
+// time, without I/O.
 //
-//	stableSet      is the set of nodes read well enough to plan from it
-//	joinWindow     which new nodes are planned for: those that start together, together
+//	stableSet      whether the set of nodes is stable enough to plan from
+//	joinWindow     which new nodes to plan for, so that nodes that start together are planned together
 //	laggards       which processes have stopped applying assignments
-//	crashWatch     which processes may be about to die, as others did soon after their start
-//	readiness      which handlers are not ready, once that has been so for a while
-//	followerWatch  whether most processes follow this leader
+//	crashWatch     which processes may be about to die, because others died soon after their start
+//	readiness      which handlers have not been ready for a while
+//	followerWatch  whether the majority of processes follows this leader
 //
-// stableSet, crashWatch and readiness run on every process, so that a new leader knows what
-// its predecessor did; the others belong to a leader's term.
+// stableSet, crashWatch and readiness run on every process, so that a new leader has the
+// knowledge of its predecessor. The others belong to a leader's term.
 
-// stableSet says whether the set of nodes can be believed. At first, and after a reset,
-// it must stay the same for a while in which it can be read; a failed read resets it, and
-// so does the loss of more than half of the nodes at once.
+// stableSet decides whether the set of nodes can be believed. At first, and after a reset,
+// it must stay the same and readable for a while. A failed read resets it, and so does the
+// loss of more than half of the nodes at once.
 type stableSet struct {
 	hold   time.Duration // how long a set must stay the same before it is believed
 	names  []string      // the last set seen, ascending
-	held   time.Duration // how long it has been the same, without the time in which reads failed
+	held   time.Duration // how long it has been the same, not counting failed reads
 	last   time.Time     // when it was last read, zero after a failure
 	stable bool          // the set is believed
 }
 
-// reset makes the next set one that is not believed yet.
+// reset stops believing the set.
 func (s *stableSet) reset() { s.stable, s.held = false, 0 }
 
-// fail notes a failed read. How long an unstable set was held before counts on, so that a link
-// to Redis that fails again and again within the hold does not keep it unstable for ever.
-func (s *stableSet) fail() {
+// noteFailure records a failed read. The time that an unstable set was held before still counts, so that a link
+// to Redis that fails repeatedly within the hold does not keep the set unstable for ever.
+func (s *stableSet) noteFailure() {
 	if s.stable {
 		s.reset()
 	}
 	s.last = time.Time{}
 }
 
-// remaining is how long an unstable set must still stay the same.
+// remaining returns how long an unstable set must still stay the same.
 func (s *stableSet) remaining() time.Duration { return s.hold - s.held }
 
-// observe takes the set as it is now, and reports whether it is believed.
+// observe records the current set and reports whether it is believed.
 func (s *stableSet) observe(now time.Time, names []string) bool {
 	vanished := 0
 	for _, name := range s.names {
@@ -70,28 +70,28 @@ func (s *stableSet) observe(now time.Time, names []string) bool {
 	return s.stable
 }
 
-// joinWindow holds new nodes back until no other has joined for the stabilise time, so
-// that nodes that start together are one plan. A wait ends after maxWindows stabilise
-// times in any case, but for nodes that do not follow the group's log yet: a shard that
-// moved to one of these would stand still.
+// joinWindow holds new nodes back until no other node has joined for the stabilise time, so
+// that nodes that start together are planned together. A wait ends after maxWindows stabilise
+// times at the latest. Nodes that do not follow the group's log yet wait longer, because a
+// shard that moved to such a node would stand still.
 type joinWindow struct {
 	joined    map[string]bool // nodes that are planned for
-	waiting   map[string]bool // nodes that are not yet; true for those that follow the log
-	first     time.Time       // when the first of those waiting came
-	following time.Time       // when the first of them that follow came, or began to follow
-	last      time.Time       // when the last of them came, or began to follow
+	waiting   map[string]bool // nodes that wait; true if the node follows the log
+	first     time.Time       // when the first waiting node came
+	following time.Time       // when the first waiting node that follows the log came, or began to follow
+	last      time.Time       // when the last waiting node came, or began to follow
 }
 
 const (
-	// stabilise is for how long no other node must have joined before those that did are planned for.
+	// stabilise is the time without another join before waiting nodes are planned for.
 	stabilise  = time.Second
 	maxWindows = 5
 )
 
-// eligible returns the names that may own shards, without those whose process may be about
-// to crash: those barred, and those deferred that are not planned for yet.
+// eligible returns the names that may own shards. It leaves out processes that may be about
+// to crash, which are barred processes and deferred processes that are not planned for yet.
 func (w *joinWindow) eligible(view View, owners []string) []string {
-	names := view.owners()
+	names := view.ownerNames()
 	for _, p := range view.Peers {
 		known := w.joined[p.Name] || slices.Contains(owners, p.Name)
 		if p.mayOwn() && (p.Barred || p.Deferred && !known) {
@@ -101,7 +101,7 @@ func (w *joinWindow) eligible(view View, owners []string) []string {
 	return names
 }
 
-// admit returns those of names that are planned for. Nodes that own shards are so at once.
+// admit returns the nodes of names that are planned for. Nodes that own shards do not wait.
 func (w *joinWindow) admit(now time.Time, names, owners []string, follows map[string]bool) []string {
 	joined, waiting := map[string]bool{}, map[string]bool{}
 	anyFollows := slices.Contains(slices.Collect(maps.Values(w.waiting)), true)
@@ -123,7 +123,7 @@ func (w *joinWindow) admit(now time.Time, names, owners []string, follows map[st
 		}
 	}
 	w.joined, w.waiting = joined, waiting
-	if !now.Before(w.ends()) {
+	if !now.Before(w.endTime()) {
 		for name, follows := range w.waiting {
 			if follows {
 				w.joined[name] = true
@@ -134,8 +134,8 @@ func (w *joinWindow) admit(now time.Time, names, owners []string, follows map[st
 	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !w.joined[name] })
 }
 
-// ends is when those waiting that follow the log are planned for.
-func (w *joinWindow) ends() time.Time {
+// endTime returns when the waiting nodes that follow the log are planned for.
+func (w *joinWindow) endTime() time.Time {
 	stable, limit := w.last.Add(stabilise), w.following.Add(maxWindows*stabilise)
 	if limit.Before(stable) {
 		return limit
@@ -152,31 +152,31 @@ func (w *joinWindow) admitAll(names []string) []string {
 	return names
 }
 
-// due returns when those waiting are planned for, zero if none of them follows the log.
-func (w *joinWindow) due() time.Time {
+// nextDue returns when waiting nodes are planned for, zero if none of them follows the log.
+func (w *joinWindow) nextDue() time.Time {
 	for _, follows := range w.waiting {
 		if follows {
-			return w.ends()
+			return w.endTime()
 		}
 	}
 	return time.Time{}
 }
 
-// open reports whether others are about to join, so that a first plan should wait for
-// them: the first of many to start is not given all.
-func (w *joinWindow) open(now time.Time) bool {
+// isOpen reports whether other nodes are about to join. A first plan waits for them, so that
+// the first of many nodes does not get all shards.
+func (w *joinWindow) isOpen(now time.Time) bool {
 	return len(w.waiting) > 0 && now.Before(w.first.Add(maxWindows*stabilise))
 }
 
-// laggards notices the processes that have stopped applying assignments.
+// laggards finds processes that have stopped applying assignments.
 type laggards struct {
 	patience time.Duration
 	behind   map[string]lag // by boot
 }
 
-// lag is how far a process is behind.
+// lag is the state of a process that is behind.
 type lag struct {
-	since   time.Time // when it was found behind, or last went on
+	since   time.Time // when it was first behind, or last made progress
 	applied plan.Generation
 }
 
@@ -199,26 +199,25 @@ func (l *laggards) observe(now time.Time, peers []Peer, current plan.Generation)
 	return found
 }
 
-// crashWatch knows how long processes have been there, and which of them crashed at their
-// start.
+// crashWatch records how long processes have existed and which of them crashed at their start.
 //
-// A process that dies soon after each start must not keep the shards of its name, nor be
-// given others: each of its lives would be too short to serve them and long enough to hold
-// them. One restart says nothing. A process that died before it had lived for 2 ttl has
-// crashed at its start; then a process that starts has to live for 2 ttl before it is planned
-// for: one of the same name for as long as the crash is remembered, one of another name, as a
-// fresh container has, for a shorter while. See ADR 9.
+// A process that dies soon after each start must neither keep the shards of its name nor get
+// others. Each of its lives is too short to serve them and long enough to hold them. A process
+// that dies before it has lived for 2 ttl has crashed at its start. After such a crash a new
+// process must live for 2 ttl before it is planned for. This holds for the same name as long as
+// the crash is remembered, and for another name, such as the name of a fresh container, for a
+// shorter time. See ADR 9.
 type crashWatch struct {
 	ttl     time.Duration
 	seen    map[string]presence // by boot; nil before the first view
 	crashes map[string]crash    // by boot
 }
 
-// presence is a process that is there.
+// presence is a process in the view.
 type presence struct {
 	name   string
-	first  time.Time // when it was first seen; zero for one that was there at the first view
-	leaves bool      // it is draining: its end is no crash
+	first  time.Time // when it was first seen; zero if it was in the first view
+	leaves bool      // it is draining, so its end is no crash
 }
 
 // crash is the end of a process soon after its start.
@@ -228,19 +227,19 @@ type crash struct {
 }
 
 const (
-	provenTTLs     = 2   // how long a process must have lived, in ttls, to be trusted after a crash
-	sameNameTTLs   = 100 // how long a crash counts for processes of its name
-	othersNameTTLs = 10  // how long it counts for processes of any name
+	provenTTLs     = 2   // life, in ttls, that makes a process trusted despite a crash
+	sameNameTTLs   = 100 // how long, in ttls, a crash counts for processes of its name
+	othersNameTTLs = 10  // how long, in ttls, it counts for processes of any name
 )
 
-// observe takes the processes as they are now, and fills in of each what it knows.
+// observe records the current processes and fills in their Recent, Barred and Deferred.
 func (c *crashWatch) observe(now time.Time, peers []Peer) {
 	atFirst := c.seen == nil
 	seen := make(map[string]presence, len(peers))
 	for _, p := range peers {
 		was, known := c.seen[p.Boot]
 		if !known && !p.Leased {
-			continue // gossip alone knows of it
+			continue // only gossip shows it
 		}
 		if !known && !atFirst {
 			was.first = now
@@ -248,27 +247,27 @@ func (c *crashWatch) observe(now time.Time, peers []Peer) {
 		was.name, was.leaves = p.Name, p.Draining
 		seen[p.Boot] = was
 		switch {
-		case p.Superseded: // the process under its name is another one now
-			c.ended(now, p.Boot, was)
+		case p.Superseded: // another process has its name
+			c.noteEnd(now, p.Boot, was)
 		case p.Leased:
 			delete(c.crashes, p.Boot) // its lease was missing for a while, and is back
 		}
 	}
 	for boot, was := range c.seen {
 		if _, there := seen[boot]; !there {
-			c.ended(now, boot, was)
+			c.noteEnd(now, boot, was)
 		}
 	}
 	c.seen = seen
 	maps.DeleteFunc(c.crashes, func(_ string, old crash) bool { return now.Sub(old.at) > sameNameTTLs*c.ttl })
 	for i := range peers {
-		c.judge(now, &peers[i])
+		c.markPeer(now, &peers[i])
 	}
 }
 
-// ended notes the end of a process, if it was a crash at its start. A lease is there for up
-// to a ttl longer than its process.
-func (c *crashWatch) ended(now time.Time, boot string, was presence) {
+// noteEnd records the end of a process if it was a crash at its start. A lease outlives its
+// process by up to a ttl.
+func (c *crashWatch) noteEnd(now time.Time, boot string, was presence) {
 	if _, noted := c.crashes[boot]; noted || was.leaves || now.Sub(was.first) >= (provenTTLs+1)*c.ttl {
 		return
 	}
@@ -278,7 +277,8 @@ func (c *crashWatch) ended(now time.Time, boot string, was presence) {
 	c.crashes[boot] = crash{was.name, now}
 }
 
-func (c *crashWatch) judge(now time.Time, p *Peer) {
+// markPeer fills in the peer's Recent, Barred and Deferred.
+func (c *crashWatch) markPeer(now time.Time, p *Peer) {
 	was, known := c.seen[p.Boot]
 	if !known {
 		return
@@ -295,22 +295,22 @@ func (c *crashWatch) judge(now time.Time, p *Peer) {
 	}
 }
 
-// readiness knows which handlers are believed to be not ready.
+// readiness decides which handlers count as not ready.
 //
-// A handler that fails and recovers again and again must not have its shards moved each time,
-// and an endpoint that all nodes share fails, and recovers, for all of them within moments. So
-// the set of processes that are not ready for a queue is believed once it has been the same
-// for calmTTLs, and latestTTLs after its first change at the latest.
+// Shards must not move each time a handler fails and recovers. An endpoint that all nodes share
+// also fails, and recovers, for all of them within moments. So the set of processes that are not
+// ready for a queue is believed once it has been the same for calmTTLs, and latestTTLs after its
+// first change at the latest.
 type readiness struct {
 	ttl    time.Duration
 	queues map[string]*unready // nil before the first view
 }
 
-// unready are the processes whose handler of a queue is not ready, by boot.
+// unready holds the processes, by boot, with a handler of a queue that is not ready.
 type unready struct {
 	believed map[string]bool
 	seen     map[string]bool // in the last view
-	first    time.Time       // when seen began to differ from believed; zero: it does not
+	first    time.Time       // when seen began to differ from believed; zero if they are equal
 	last     time.Time       // when seen last changed
 }
 
@@ -319,7 +319,7 @@ const (
 	latestTTLs = 2
 )
 
-// observe takes the processes as they are now, and leaves in Unready what is believed.
+// observe records the current processes and replaces their Unready by the queues that count as not ready.
 func (r *readiness) observe(now time.Time, peers []Peer) {
 	atFirst := r.queues == nil
 	if atFirst {
@@ -370,33 +370,31 @@ func (u *unready) observe(now time.Time, seen map[string]bool, atFirst bool, ttl
 	}
 }
 
-// followerWatch tells a leader whether it is followed. A leader whose messages most live
-// processes do not get, because its certificate is no good or a firewall stands between
-// them, would keep them all without a leader: record and mark are its own, so no other
-// process founds another group.
+// followerWatch tells a leader whether other processes follow it. A bad certificate or a firewall may
+// keep the leader's messages from most live processes. They would then have no leader for good,
+// because the record and the mark belong to this leader and keep them from founding another group.
 type followerWatch struct {
-	patience time.Duration // how long most may follow nothing without one more that follows
-	most     int           // how many have followed at once, itself included
-	since    time.Time     // when they became that many, or were no minority
+	patience     time.Duration // how long a minority may follow before the leader gives up
+	maxFollowing int           // highest number of processes that followed at once, itself included
+	since        time.Time     // when that number was reached, or a majority last followed
 }
 
-// lost reports whether most of the live processes do not follow the leader, and no more
-// of them than before, for the patience. Two processes never lose each other: neither
-// knows which of them is wrong.
-func (f *followerWatch) lost(now time.Time, peers []Peer, leader string) bool {
+// hasLostMajority reports whether most live processes have not followed the leader for the patience, and none has begun
+// to follow it. Of two processes neither gives up, because neither knows which of them is at fault.
+func (f *followerWatch) hasLostMajority(now time.Time, peers []Peer, leader string) bool {
 	following, others := 1, 0
 	for _, p := range peers {
 		switch {
 		case !p.Leased || p.Boot == bootOf(leader):
-		case p.Superseded || p.Deferred: // it may be dead already, under a lease that has not run out
+		case p.Superseded || p.Deferred: // it may be dead with a lease that has not expired
 		case p.RaftInfo.Leader == leader:
 			following++
 		default:
 			others++
 		}
 	}
-	if others <= following || following > f.most {
-		f.most, f.since = following, now
+	if others <= following || following > f.maxFollowing {
+		f.maxFollowing, f.since = following, now
 	}
 	return now.Sub(f.since) >= f.patience
 }

@@ -117,7 +117,7 @@ func TestSuccessors(t *testing.T) {
 	draining := able("c#7.1")
 	draining.Draining = true
 	gossiped := []Peer{able("a#7.1"), {RaftInfo: RaftInfo{Server: "b#7.1"}}, draining, able("d#7.1"), able("e#7.1"), able("x#7.1")}
-	if got := successors(servers, gossiped, "a#7.1"); len(got) != 1 || got[0].ID != "d#7.1" {
+	if got := findSuccessors(servers, gossiped, "a#7.1"); len(got) != 1 || got[0].ID != "d#7.1" {
 		t.Errorf("got %v, want d alone: b is not able, c is draining, e has no vote", got)
 	}
 }

@@ -1,13 +1,13 @@
 # Sourced by the scripts that install packages of Debian for tests.
 export DEBIAN_FRONTEND=noninteractive
 
-# apt repeats a download that broke off, and waits for another apt-get that is at work.
+# apt repeats a download that was interrupted, and waits while another apt-get runs.
 apt() { apt-get -q -o Acquire::Retries=3 -o DPkg::Lock::Timeout=300 "$@" </dev/null; }
 
-# install_or CALL PACKAGE installs it, or calls CALL, which ends the script, with the reason why that does not work.
+# install_or CALL PACKAGE installs the package. If that fails it calls CALL with the reason, and CALL ends the script.
 install_or() {
 	command -v apt-get >/dev/null || "$1" "this is no Debian"
-	[ "$(id -u)" -eq 0 ] || "$1" "this is not root, who could install it"
+	[ "$(id -u)" -eq 0 ] || "$1" "only root could install it"
 	apt update || "$1" "apt-get update does not work"
 	apt install -y --no-install-recommends "$2" || "$1" "apt-get install $2 does not work"
 }

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Looks for a Chromium for the browser tests: uses the one that is on PATH, else installs
-# Debian's with apt-get when run as root. Without one it says loudly that these tests are
-# skipped: all others need no browser.
+# Looks for a Chromium for the browser tests. It uses a Chromium on PATH, or installs Debian's
+# with apt-get when run as root. Otherwise it says loudly that these tests are skipped. All
+# other tests need no browser.
 set -eu
 . "${0%/*}/apt.sh"
 

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes sure that a redis-server >= 6.2 is on PATH: uses the one that is there, else
-# installs one with apt-get when run as root, else says what to install.
+# Makes sure that a redis-server >= 6.2 is on PATH. If there is none, it installs it with
+# apt-get when run as root, and otherwise says what to install.
 set -eu
 . "${0%/*}/apt.sh"
 
@@ -17,8 +17,8 @@ fail() {
 	exit 1
 }
 
-# install leaves the packaged service off: policy-rc.d is how Debian's packages ask
-# whether they may start one. A service that was there before is left alone.
+# install leaves the packaged service off. Debian's packages ask policy-rc.d whether they
+# may start a service. install does not change a service that was there before.
 install() {
 	policy=/usr/sbin/policy-rc.d
 	if [ ! -e "$policy" ]; then
@@ -31,7 +31,7 @@ install() {
 	apt update
 	apt install -y --no-install-recommends redis-server
 	[ -z "$had_one" ] || return 0
-	# Not at the next boot either, nor where another policy let it start.
+	# Disable it for the next boot, and stop it if another policy let it start.
 	if [ -d /run/systemd/system ]; then
 		systemctl disable --quiet --now redis-server.service || true
 	else
@@ -43,4 +43,4 @@ if new_enough; then exit 0; fi
 command -v apt-get >/dev/null || fail "install Redis, for example from https://redis.io/docs/latest/operate/oss_and_stack/install/"
 [ "$(id -u)" -eq 0 ] || fail "sudo apt-get install redis-server (and switch its service off), or run make as root"
 install
-new_enough || fail "apt-get installed an older one; install a newer Redis"
+new_enough || fail "apt-get installed an older Redis; install a newer one"

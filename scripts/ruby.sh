@@ -1,6 +1,6 @@
 #!/bin/sh
-# Looks for Ruby, with which the scripts of examples/ruby are tested: uses the one that is on PATH, else installs
-# Debian's with apt-get when run as root. Without one it says loudly that these tests are skipped.
+# Looks for Ruby, for the tests of examples/ruby. It uses a ruby on PATH, or installs Debian's with apt-get when run as
+# root. Otherwise it says loudly that these tests are skipped.
 set -eu
 . "${0%/*}/apt.sh"
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Looks for known vulnerabilities in what the module calls. Fails on findings. Where the database
-# cannot be read it says so and passes: that says nothing about this change. Arguments go to govulncheck.
+# Looks for calls of code with known vulnerabilities, and fails on findings. If the database cannot be
+# read it says so and passes, because that is no fault of this change. Arguments go to govulncheck.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 go=${GO:-go}
@@ -24,6 +24,6 @@ cat >&2 <<END
 
 **********************************************************************
 make vuln: NOT CHECKED: $unchecked.
-Known vulnerabilities, if there are any, were not looked for.
+No known vulnerabilities were looked for.
 **********************************************************************
 END

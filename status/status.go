@@ -1,12 +1,11 @@
 // Package status is what a node knows of its cluster, judged: [Status] and its nodes, who owns
-// which [Shard] and in which [ShardState], and [Why] an id is not with a handler. There is one
-// type for each shape: nodes fill it in, the API and the command line show it as JSON, pages as
+// which [Shard] and in which [ShardState], [Why] an id is not with a handler, and which [Cause] keeps a queue. There is one
+// type for each shape: [Of] fills it in from what a node knows and from Redis, the API and the command line show it as JSON, pages as
 // HTML. Scripts rely on that JSON: add fields, never rename any.
 package status
 
 import (
 	"errors"
-	"slices"
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/queue"
@@ -62,6 +61,7 @@ type Queue struct {
 	Failed    int64        `json:"failed"`    // failures of ids, ever
 	Codec     string       `json:"codec"`     // in which payloads are stored; "" = as they are pushed
 	Limits    Limits       `json:"limits"`    // of pushes, the defaults filled in
+	Causes    []Cause      `json:"causes"`    // what keeps it from going faster now, the most important one first
 }
 
 // Limits are what a queue takes from all that push.
@@ -71,27 +71,13 @@ type Limits struct {
 	IDPayload    int `json:"id_bytes"`      // most bytes of payloads waiting for one id
 }
 
-// Handled are the names of the nodes that handle each queue; those of "" have a lease that cannot
-// be read, and may handle any.
-type Handled map[string][]string
-
-// Add notes that a node handles a queue.
-func (h Handled) Add(queue, node string) {
-	if !slices.Contains(h[queue], node) {
-		h[queue] = append(h[queue], node)
-	}
-}
-
-// By are the nodes that handle a queue, or may.
-func (h Handled) By(queue string) []string { return slices.Concat(h[queue], h[""]) }
-
 // ShardState is how a shard is looked after.
 type ShardState string
 
 // The states of a shard.
 const (
 	Owned    ShardState = "owned"    // by the node that should own it
-	Claiming ShardState = "claiming" // by no live node yet; one should take it
+	Claiming ShardState = "claiming" // by no live node yet; a node should take it
 	Leaving  ShardState = "draining" // by a live node that is to give it away
 	Unowned  ShardState = "unowned"  // and no live node is to take it
 )
@@ -116,7 +102,7 @@ type Member struct {
 	Node     string  `json:"node"`
 	Instance string  `json:"instance"`
 	Boot     string  `json:"boot"`
-	State    string  `json:"state"`   // alive, dead or left
+	State    string  `json:"state" enum:"alive dead left"`
 	Address  string  `json:"address"` // of its gossip
 	Since    float64 `json:"since"`   // when the answering node learned of the state, unix seconds
 	Draining bool    `json:"draining"`
@@ -136,10 +122,10 @@ type Why struct {
 	ID     string   `json:"id"`
 	Queue  string   `json:"queue"`
 	Shard  int      `json:"shard"`
-	State  string   `json:"state"`             // ready, scheduled, retry, held, in_flight, blocked, morgue or absent
+	State  string   `json:"state" enum:"ready scheduled retry held in_flight blocked morgue absent"`
 	Reason string   `json:"reason"`            // one sentence for people
-	Due    *float64 `json:"due_s"`             // seconds until it is due, negative since; nil if it never will be
-	Since  *float64 `json:"since_s,omitempty"` // seconds for which it has been in flight; nil if it is not
+	Due    *float64 `json:"due_s"`             // seconds until it is due, negative since; null if it never will be
+	Since  *float64 `json:"since_s,omitempty"` // seconds for which it has been in flight; absent if it is not
 }
 
 // Absent is the state of an id that no job has.

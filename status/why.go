@@ -25,11 +25,12 @@ type Facts struct {
 	Handled    bool              // a live node that is not draining handles the queue
 	Refused    string            // what Redis refuses the shard's owner, "" if nothing
 	Held       string            // who holds the id, until when and why; "" if nobody does any more
-	Permits    map[string]int    // by instance, of an id that waits for one
+	Permits    map[string]int    // by instance, of an id that waits for a permit
 	Group      string            // that of the id, "" if it is in none, or that is not known here
 	InGroup    queue.Group
 	GroupLimit rules.Limit // of a group
 	Unready    string      // why the owner's handler of the queue cannot work, "" if it can
+	Limits     []Cause     // what lanes of the shard's owner wait for
 }
 
 // Why names the first thing that keeps an id from its handler.
@@ -113,9 +114,17 @@ func (f *Facts) waiting() string {
 		return fmt.Sprintf("it is in quarantine (%d crashes): it was in flight when a worker died, and runs alone, once the %d ids in flight are done",
 			f.Position.Crashes, f.Position.InFlight)
 	case f.Position.Ahead > 0:
-		return fmt.Sprintf("it waits behind %s in its shard, which %s works on (%d in flight)", ids(f.Position.Ahead), f.Shard.Owner, f.Position.InFlight)
+		return fmt.Sprintf("it waits behind %s in its shard, which %s works on (%d in flight)%s", ids(f.Position.Ahead), f.Shard.Owner, f.Position.InFlight, f.limit())
 	}
-	return fmt.Sprintf("it is next in its shard, which %s works on (%d in flight)", f.Shard.Owner, f.Position.InFlight)
+	return fmt.Sprintf("it is next in its shard, which %s works on (%d in flight)%s", f.Shard.Owner, f.Position.InFlight, f.limit())
+}
+
+// limit adds what keeps the whole queue from going faster there.
+func (f *Facts) limit() string {
+	if len(f.Limits) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; of queue %s: %s", f.Shard.Queue, f.Limits[0].Reason)
 }
 
 // notReady adds that the owner's handler cannot work: what it has put back waits for more than its

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/logbuf"
+	"github.com/lowkiq/lowkiq/internal/process/logbuf"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/queue/rules"
@@ -167,7 +167,7 @@ func TestCancelToHoldIsRefusedAsAWhole(t *testing.T) {
 		return map[string]json.RawMessage{"holds": value}, nil, nil
 	}})
 	must(t, err)
-	expect(t, w.do("POST", ordersPath+"jobs/w1/cancel", `{"then":"hold"}`), 400, "the queue has 1000 of them, which is the limit: undo some, or hold a prefix")
+	expect(t, w.do("POST", ordersPath+"jobs/w1/cancel", `{"then":"hold"}`), 400, "the queue has 1000 of them, which is the limit; undo some, or hold a prefix")
 	if n := w.node.told.Load(); n != 0 {
 		t.Error("its handler was told to stop")
 	}
@@ -254,7 +254,7 @@ func TestPauseShows(t *testing.T) {
 		expect(t, w.do("GET", "/api/v1/queues/orders", ""), 200, step.want)
 	}
 	logbuf.Flush(into, time.Minute)
-	if !strings.Contains(log.String(), "queue=orders paused=true role=anyone address=192.0.2.1:1234") {
+	if !strings.Contains(log.String(), "action=pause queue=orders") {
 		t.Errorf("got log %q, want the pause in it", log.String())
 	}
 }
@@ -277,12 +277,12 @@ func TestParseBody(t *testing.T) {
 		{"part of all", `{"limit":5,"kind":"x"}`, onAll, "", 0, 0},
 		{"empty", ``, byIDs, "the body is empty", 0, 0},
 		{"null", `null`, byIDs, "ids: no id is named", 0, 0},
-		{"array", `["a"]`, byIDs, "got array; want {", 1, 1},
+		{"array", `["a"]`, byIDs, "got array; the body must be like {", 1, 1},
 		{"cut off", "{\"ids\":\n[", byIDs, "the body ends too early", 2, 2},
 		{"syntax", "{\n  ids}", byIDs, "invalid character 'i'", 2, 3},
 		{"type", `{"ids":"a"}`, byIDs, "ids: got string", 1, 0},
 		{"field", `{"id":["a"]}`, byIDs, "id: unknown field", 1, 0},
-		{"more", "{\"ids\":[\"a\"]}\n{}", byIDs, "want the end after one object", 2, 1},
+		{"more", "{\"ids\":[\"a\"]}\n{}", byIDs, "nothing may follow the object", 2, 1},
 		{"not utf-8", "{\"ids\":[\"\xff\"]}", byIDs, "the body is not UTF-8", 0, 0},
 		{"half a surrogate pair", `{"ids":["a\\\ud83d"]}`, byIDs, `half of a surrogate pair`, 1, 13},
 		{"halves the wrong way", `{"ids":["\udc00\ud800"]}`, byIDs, `half of a surrogate pair`, 1, 10},
@@ -290,14 +290,14 @@ func TestParseBody(t *testing.T) {
 		{"bad base64", `{"ids_base64":["%"]}`, byIDs, "illegal base64", 0, 0},
 		{"ids and all", `{"all":true,"ids":["a"]}`, byIDs, "all: ids are named as well", 0, 0},
 		{"ids and a filter", `{"ids":["a"],"kind":"x"}`, byIDs, "ids: a filter", 0, 0},
-		{"state", `{"all":true,"state":"in_flight"}`, byIDs, `state: got "in_flight", want one of ready`, 0, 0},
+		{"state", `{"all":true,"state":"in_flight"}`, byIDs, `state: got "in_flight", must be one of ready`, 0, 0},
 		{"order", `{"all":true,"by":"score"}`, byIDs, `by: got "score"`, 0, 0},
 		{"time", `{"all":true,"from":"now"}`, byIDs, `from: got "now"`, 0, 0},
-		{"limit", `{"all":true,"limit":10001}`, byIDs, `limit: got "10001", want a number from 1 to 10000`, 0, 0},
-		{"ids for all", `{"ids":["a"]}`, onAll, "ids: this route is about all", 0, 0},
+		{"limit", `{"all":true,"limit":10001}`, byIDs, `limit: got "10001", must be a number from 1 to 10000`, 0, 0},
+		{"ids for all", `{"ids":["a"]}`, onAll, "ids: unknown field; the body must be empty, or like {", 1, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, _, err := new(Selection).parse(c.action, []byte(c.body))
+			_, _, err := new(Selection).parseBody(c.action, []byte(c.body))
 			if c.want == "" {
 				must(t, err)
 				return
@@ -356,7 +356,7 @@ func TestOutage(t *testing.T) {
 		{"all refused", []queue.Result{{Err: refused}}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if got := outage(c.results); got != c.want {
+			if got := findOutage(c.results); got != c.want {
 				t.Errorf("got %v, want %v", got, c.want)
 			}
 		})
@@ -369,7 +369,7 @@ func TestOutage(t *testing.T) {
 
 func TestProblemOf(t *testing.T) {
 	t.Parallel()
-	p := ProblemOf(&partly{changed: 7, next: "abc", err: fmt.Errorf("kill: %w", replyError("OOM full"))})
+	p := ProblemOf(&partialError{changed: 7, next: "abc", err: fmt.Errorf("kill: %w", replyError("OOM full"))})
 	if p.Status != 503 || p.Changed == nil || *p.Changed != 7 || p.Next != "abc" || p.Detail != "kill: OOM full" {
 		t.Errorf("got %+v, want 503 after 7 changes", p)
 	}
@@ -377,7 +377,7 @@ func TestProblemOf(t *testing.T) {
 		t.Errorf("got status %d, want 500", p.Status)
 	}
 	first := NewProblem(400, "x")
-	if p := ProblemOf(&partly{err: first}); p == first || first.Changed != nil {
+	if p := ProblemOf(&partialError{err: first}); p == first || first.Changed != nil {
 		t.Error("a shared problem was changed")
 	}
 }

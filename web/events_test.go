@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/journal"
+	"github.com/lowkiq/lowkiq/internal/store/journal"
 	"github.com/lowkiq/lowkiq/queue/changes"
 	"github.com/lowkiq/lowkiq/queue/events"
 )
@@ -83,7 +83,7 @@ func TestEventsTogether(t *testing.T) {
 	filter, next := &events.Filter{Queue: "orders"}, 0
 	for len(waiting) > 0 {
 		first := <-waiting
-		text := together(&first, waiting, filter)
+		text := joinEvents(&first, waiting, filter)
 		if len(text) > bytesTogether+1024 || len(waiting) > 0 && len(text) < bytesTogether {
 			t.Fatalf("%d bytes, and %d events wait: want about %d, or all", len(text), len(waiting), bytesTogether)
 		}
@@ -101,7 +101,7 @@ func TestEventsTogether(t *testing.T) {
 		t.Errorf("got events up to id%d, want %d", next, all)
 	}
 	bad := &events.Event{Kind: events.Changed, Queue: "orders", Change: &changes.Line{New: json.RawMessage("{")}}
-	if text := together(bad, waiting, filter); !strings.Contains(text, `"missed":1`) {
+	if text := joinEvents(bad, waiting, filter); !strings.Contains(text, `"missed":1`) {
 		t.Errorf("got %q, want that one was missed", text)
 	}
 }

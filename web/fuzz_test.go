@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 )
 
 // FuzzAPI: whatever text stands for a queue, an id, a query or a body, the answer is one that

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/golden"
+	"github.com/lowkiq/lowkiq/internal/testing/golden"
 )
 
 // TestGolden: what clients take from answers of the API of every release is what they take today.

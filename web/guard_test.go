@@ -20,20 +20,26 @@ func TestOtherSitesMayNotChangeAnything(t *testing.T) {
 	w := newWorld(t, shared(t)).fill()
 	target := ordersPath + "jobs/delete"
 	for _, c := range []struct {
-		name, header, value string
-		status              int
+		name    string
+		headers []string
+		status  int
+		says    string
 	}{
-		{"cross-site", "Sec-Fetch-Site", "cross-site", 403},
-		{"same-site", "Sec-Fetch-Site", "same-site", 403},
-		{"other origin", "Origin", "https://evil.example", 403},
-		{"no origin to be told", "Origin", "null", 403},
-		{"same origin", "Sec-Fetch-Site", "same-origin", 200},
-		{"own origin", "Origin", "http://example.com", 200},
-		{"no browser", "User-Agent", "curl/8", 200},
+		{"cross-site", []string{"Sec-Fetch-Site", "cross-site"}, 403, "a page of another site"},
+		{"same-site", []string{"Sec-Fetch-Site", "same-site"}, 403, "a page of another site"},
+		{"cross-site, whatever a proxy says", []string{"Sec-Fetch-Site", "cross-site", "Origin", "https://evil.example", "X-Forwarded-Host", "evil.example"}, 403, "a page of another site"},
+		{"other origin", []string{"Origin", "https://evil.example"}, 403, "a page of another site, https://evil.example, may not change anything at example.com. If they are the same site, a proxy between them rewrites Host"},
+		{"other origin behind a proxy", []string{"Origin", "https://evil.example", "X-Forwarded-Host", "jobs.example"}, 403, "a page of another site, https://evil.example,"},
+		{"no origin to be told", []string{"Origin", "null"}, 403, "a page of another site"},
+		{"no origin to be told behind a proxy", []string{"Origin", "null", "X-Forwarded-Host", "null"}, 403, "a page of another site"},
+		{"same origin", []string{"Sec-Fetch-Site", "same-origin"}, 200, ""},
+		{"own origin", []string{"Origin", "http://example.com"}, 200, ""},
+		{"own origin behind a proxy that rewrites Host", []string{"Origin", "https://jobs.example:8443", "X-Forwarded-Host", "Jobs.example:8443"}, 200, ""},
+		{"no browser", []string{"User-Agent", "curl/8"}, 200, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			expect(t, w.do("POST", target, `{"ids":["r1"]}`, c.header, c.value), c.status)
-			expect(t, w.do("GET", ordersPath+"jobs", "", c.header, c.value), 200)
+			expect(t, w.do("POST", target, `{"ids":["r1"]}`, c.headers...), c.status, c.says)
+			expect(t, w.do("GET", ordersPath+"jobs", "", c.headers...), 200)
 			if c.status == 403 {
 				expect(t, w.do("GET", ordersPath+"jobs/r1", ""), 200)
 			}
@@ -125,7 +131,7 @@ func TestPageWithoutStatus(t *testing.T) {
 func TestIndexHasEveryRoute(t *testing.T) {
 	t.Parallel()
 	page := newWorld(t, unreachable).do("GET", "/api/v1/", "").Body.String()
-	for _, rt := range (&api{}).routes() {
+	for _, rt := range (&api{}).listRoutes() {
 		path := strings.TrimSuffix(strings.TrimPrefix(rt.pattern, rt.method()+" "), "{$}")
 		if !strings.Contains(page, "<code>"+path+"</code>") {
 			t.Errorf("the page does not name %s", path)
@@ -147,8 +153,8 @@ func TestConfig(t *testing.T) {
 		warns string // of an accepted one
 	}{
 		{"nothing", Config{}, "", ""},
-		{"short token", Config{Tokens: auth.Tokens{Read: []string{"short"}}}, "read token: it has 5 bytes, want at least 16", ""},
-		{"negative limit", Config{BodyLimit: -1}, "want more than 0", ""},
+		{"short token", Config{Tokens: auth.Tokens{Read: []string{"short"}}}, "read token: it has 5 bytes, must have at least 16", ""},
+		{"negative limit", Config{BodyLimit: -1}, "must not be negative", ""},
 		{"a name with a port", Config{Names: []string{"lowkiq.internal:80"}}, "http_names: ", ""},
 		{"loopback", Config{Address: "localhost:0"}, "", ""},
 		{"loopback, IPv6", Config{Address: "[::1]:0"}, "", ""},
@@ -169,7 +175,7 @@ func TestConfig(t *testing.T) {
 			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 				t.Errorf("got error %v, want %q", err, c.want)
 			}
-			if lines := cfg.warnings(); err == nil && strings.Join(lines, "") != "" != (c.warns != "") || !strings.Contains(strings.Join(lines, ""), c.warns) {
+			if lines := cfg.listWarnings(); err == nil && strings.Join(lines, "") != "" != (c.warns != "") || !strings.Contains(strings.Join(lines, ""), c.warns) {
 				t.Errorf("got warnings %q, want %q", lines, c.warns)
 			}
 		})
@@ -184,9 +190,9 @@ func TestFormWithoutSession(t *testing.T) {
 	})
 	_, session := w.login(readToken, "/")
 	reader := w.do("POST", "/do", "do=delete-all-dead&queue=orders", "Accept", "text/html", "Cookie", session.Name+"="+session.Value)
-	expectPage(t, reader, 403, `role="alert"`, "Nothing was changed: this wants the admin token, and you are logged in with the read token.")
+	expectPage(t, reader, 403, `role="alert"`, "Nothing was changed. This needs the admin token, and you are logged in with the read token.")
 	answer := w.do("POST", "/do", "do=delete-all-dead&queue=orders", "Accept", "text/html", "Content-Type", "application/x-www-form-urlencoded")
-	expectPage(t, answer, 401, `role="alert"`, "Your session has ended, and nothing was changed", `action="/login"`, `aria-describedby="problem"`, `id="problem"`)
+	expectPage(t, answer, 401, `role="alert"`, "Your session has ended, and nothing was changed", `action="./login"`, `aria-describedby="problem"`, `id="problem"`)
 	if answer.Header().Get("WWW-Authenticate") == "" {
 		t.Error("got no WWW-Authenticate, which a 401 must have")
 	}

@@ -10,28 +10,33 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// healthz says that the process is alive, whatever the state of Redis or the cluster:
-// a restart would mend neither.
-func (a *api) healthz(w http.ResponseWriter, _ *http.Request) (any, error) {
+// checkHealth answers that the process is alive, whatever the state of Redis or the cluster, because a restart
+// would mend neither.
+func (a *api) checkHealth(w http.ResponseWriter, _ *http.Request) (any, error) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	_, _ = io.WriteString(w, "ok\n")
 	return nil, nil
 }
 
-func (a *api) readyz(w http.ResponseWriter, r *http.Request) (any, error) {
+// checkReady answers whether the node serves all its shards. A rolling update waits for that before it replaces
+// the next node.
+func (a *api) checkReady(w http.ResponseWriter, r *http.Request) (any, error) {
 	if err := a.node.Ready(); err != nil {
 		return nil, NewProblem(http.StatusServiceUnavailable, "%v", err)
 	}
-	return a.healthz(w, r)
+	return a.checkHealth(w, r)
 }
 
-func (a *api) metrics(w http.ResponseWriter, r *http.Request) (any, error) {
+// writeMetrics answers a scrape. It reads the figures of the shards that this node owns, and on the leader
+// those of shards without an owner. So the scrapes of all nodes together read each shard once.
+func (a *api) writeMetrics(w http.ResponseWriter, r *http.Request) (any, error) {
 	promhttp.HandlerFor(a.node.Metrics(), promhttp.HandlerOpts{}).ServeHTTP(w, r)
 	return nil, nil
 }
 
-// profile serves Go's profiles, but for the command line, which may hold secrets.
-func (a *api) profile(w http.ResponseWriter, r *http.Request) (any, error) {
+// writeProfile serves Go's profiles. Its route needs the role Admin. It leaves out the command line, which may
+// hold secrets.
+func (a *api) writeProfile(w http.ResponseWriter, r *http.Request) (any, error) {
 	switch name := r.PathValue("name"); name {
 	case "profile":
 		pprof.Profile(w, r)
@@ -48,13 +53,12 @@ func (a *api) profile(w http.ResponseWriter, r *http.Request) (any, error) {
 	return nil, nil
 }
 
-// openapiText describes the API for programs. A test holds it against the routes and
-// their answers.
+// openapiText describes the API for programs. TestOpenAPIIsCurrent makes it from the table of routes.
 //
 //go:embed openapi.yaml
 var openapiText []byte
 
-func (a *api) openapi(w http.ResponseWriter, _ *http.Request) (any, error) {
+func (a *api) writeOpenAPI(w http.ResponseWriter, _ *http.Request) (any, error) {
 	w.Header().Set("Content-Type", "application/yaml")
 	_, _ = w.Write(openapiText)
 	return nil, nil

@@ -17,20 +17,19 @@ import (
 	"unicode/utf8"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/process/memory"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
-// anyQuery is the query of a route that looks at its parameters itself.
-var anyQuery = []string{"*"}
-
-// checkQuery refuses parameters that a route does not know, so that a misspelt limit is
-// not a list without limit.
-func checkQuery(raw string, known []string) error {
+// checkQuery refuses parameters that a route does not know. A misspelt limit must not become a list without
+// limit.
+func checkQuery(raw string, params []param) error {
 	values, err := url.ParseQuery(raw)
 	if err != nil {
 		return NewProblem(http.StatusBadRequest, "query: %v", err)
 	}
-	if slices.Equal(known, anyQuery) {
+	known := namesOf(params)
+	if slices.Equal(known, namesOf(anyQuery)) {
 		return nil
 	}
 	for _, name := range slices.Sorted(maps.Keys(values)) {
@@ -40,13 +39,13 @@ func checkQuery(raw string, known []string) error {
 		case !slices.Contains(known, name):
 			return badField(name, "unknown query parameter; known are %s", strings.Join(known, ", "))
 		case len(values[name]) > 1:
-			return badField(name, "given %d times, want once", len(values[name]))
+			return badField(name, "given %d times, must be given once", len(values[name]))
 		}
 	}
 	return nil
 }
 
-// queueNamed is a queue by its name, whatever text that is.
+// queueNamed returns a queue by its name, which may be any text.
 func (a *api) queueNamed(ctx context.Context, name string) (*queue.Queue, error) {
 	if err := queue.CheckName("queue", name); err != nil {
 		return nil, NewProblem(http.StatusNotFound, "%v: %v", lowkiq.ErrUnknownQueue, err)
@@ -54,9 +53,11 @@ func (a *api) queueNamed(ctx context.Context, name string) (*queue.Queue, error)
 	return a.client.Queue(ctx, name)
 }
 
-// body reads the whole body, as what is malformed must change nothing.
-func (a *api) body(w http.ResponseWriter, r *http.Request) ([]byte, error) {
-	tooLarge := NewProblem(http.StatusRequestEntityTooLarge, "the body is longer than the limit of %d bytes: send it in parts", a.cfg.BodyLimit)
+// readBody reads the whole body before anything is done. A request with a malformed body must change nothing. An
+// announced length beyond the limit is refused at once. The bytes that arrive are bounded as well, because a client
+// need not announce a length.
+func (a *api) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	tooLarge := NewProblem(http.StatusRequestEntityTooLarge, "the body is longer than the limit of %d bytes; send it in parts", a.cfg.BodyLimit)
 	if r.ContentLength > a.cfg.BodyLimit {
 		return nil, tooLarge
 	}
@@ -66,26 +67,26 @@ func (a *api) body(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	case errors.As(err, &limit):
 		return nil, tooLarge
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return nil, NewProblem(http.StatusRequestTimeout, "the body did not arrive within %s, or nothing of it for %s", bodyTimeout, bodyPause)
-	case Busy(err):
-		return nil, NewProblem(http.StatusServiceUnavailable, "%v", err)
+		return nil, NewProblem(http.StatusRequestTimeout, "the body did not arrive within %s, or no part of it arrived for %s", bodyTimeout, bodyPause)
+	case errors.Is(err, memory.ErrBusy), errors.Is(err, memory.ErrTooLarge):
+		return nil, err
 	case err != nil:
 		return nil, NewProblem(http.StatusBadRequest, "read the body: %v", err)
 	}
 	return body, nil
 }
 
-// optional decodes a body that may be missing.
-func (a *api) optional(w http.ResponseWriter, r *http.Request, v any, want string) error {
-	body, err := a.body(w, r)
+// readOptionalBody decodes a body that may be missing.
+func (a *api) readOptionalBody(w http.ResponseWriter, r *http.Request, v any, shape string) error {
+	body, err := a.readBody(w, r)
 	if err != nil || len(bytes.TrimSpace(body)) == 0 {
 		return err
 	}
-	return decodeBody(body, v, want)
+	return decodeBody(body, v, shape)
 }
 
-// readAll reads a body of the announced length, -1 if that is unknown. What it holds grows with
-// what has arrived: an announcement costs nothing.
+// readAll reads a body of the announced length, which is -1 if it is unknown. Its memory grows with the
+// bytes that have arrived, so that an announcement alone costs nothing.
 func readAll(from io.Reader, length int64) ([]byte, error) {
 	body := make([]byte, 0, 4096)
 	for {
@@ -108,34 +109,34 @@ func readAll(from io.Reader, length int64) ([]byte, error) {
 	}
 }
 
-// decodeBody reads one JSON object into v, and refuses fields that v does not have.
-// want is an example of what would be right.
-func decodeBody(body []byte, v any, want string) error {
+// decodeBody reads a single JSON object into v, and refuses fields that v does not have. A misspelt field must
+// not be taken for a field that was left out. Its errors say that the body must be like shape.
+func decodeBody(body []byte, v any, shape string) error {
 	if !utf8.Valid(body) {
-		return NewProblem(http.StatusBadRequest, "the body is not UTF-8; want %s", want)
+		return NewProblem(http.StatusBadRequest, "the body is not UTF-8; it must be %s", shape)
 	}
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(v); err != nil {
-		return malformed(body, err, dec.InputOffset(), want)
+		return newBodyProblem(body, err, dec.InputOffset(), shape)
 	}
 	if rest := bytes.TrimLeft(body[dec.InputOffset():], " \t\r\n"); len(rest) > 0 {
-		return located(NewProblem(http.StatusBadRequest, "want the end after one object"), body, len(body)-len(rest))
+		return addLocation(NewProblem(http.StatusBadRequest, "nothing may follow the object"), body, len(body)-len(rest))
 	}
-	if pos := halfSurrogate(body); pos >= 0 { // it was read as U+FFFD: of an id that is another one
-		return located(NewProblem(http.StatusBadRequest, "half of a surrogate pair (\\ud800 to \\udfff) is no text"), body, pos)
+	if pos := halfSurrogate(body); pos >= 0 { // it was decoded to U+FFFD, which would be another id
+		return addLocation(NewProblem(http.StatusBadRequest, "half of a surrogate pair (\\ud800 to \\udfff) is no text"), body, pos)
 	}
 	return nil
 }
 
-// halfSurrogate is where JSON has half of a surrogate pair, which no UTF-8 can carry; -1: nowhere.
+// halfSurrogate returns the offset of half of a surrogate pair in JSON, which UTF-8 cannot carry. It returns -1 if there is none.
 func halfSurrogate(text []byte) int {
 	for i := 0; i < len(text); i++ {
 		if text[i] != '\\' {
 			continue
 		}
 		if r := escapedRune(text[i:]); !utf16.IsSurrogate(r) {
-			i++ // what is escaped
+			i++ // the escaped character
 		} else if utf16.DecodeRune(r, escapedRune(text[i+6:])) == utf8.RuneError {
 			return i
 		} else {
@@ -145,7 +146,7 @@ func halfSurrogate(text []byte) int {
 	return -1
 }
 
-// escapedRune is the code unit that \uXXXX at the beginning of a text stands for, -1 if it begins with something else.
+// escapedRune returns the code unit of \uXXXX at the beginning of a text, and -1 for any other beginning.
 func escapedRune(text []byte) rune {
 	if len(text) < 6 || text[0] != '\\' || text[1] != 'u' {
 		return -1
@@ -157,29 +158,29 @@ func escapedRune(text []byte) rune {
 	return rune(n)
 }
 
-func malformed(body []byte, err error, offset int64, want string) error {
+func newBodyProblem(body []byte, err error, offset int64, shape string) error {
 	var syntax *json.SyntaxError
 	var mistyped *json.UnmarshalTypeError
 	name, unknown := strings.CutPrefix(err.Error(), "json: unknown field ")
 	switch {
 	case errors.Is(err, io.EOF):
-		return NewProblem(http.StatusBadRequest, "the body is empty; want %s", want)
+		return NewProblem(http.StatusBadRequest, "the body is empty; it must be %s", shape)
 	case errors.Is(err, io.ErrUnexpectedEOF):
-		return located(NewProblem(http.StatusBadRequest, "the body ends too early; want %s", want), body, len(body))
+		return addLocation(NewProblem(http.StatusBadRequest, "the body ends too early; it must be %s", shape), body, len(body))
 	case errors.As(err, &syntax):
-		return located(NewProblem(http.StatusBadRequest, "%v; want %s", syntax, want), body, int(syntax.Offset)-1)
+		return addLocation(NewProblem(http.StatusBadRequest, "%v; the body must be %s", syntax, shape), body, int(syntax.Offset)-1)
 	case errors.As(err, &mistyped) && mistyped.Field == "":
-		return located(NewProblem(http.StatusBadRequest, "got %s; want %s", mistyped.Value, want), body, 0)
+		return addLocation(NewProblem(http.StatusBadRequest, "got %s; the body must be %s", mistyped.Value, shape), body, 0)
 	case errors.As(err, &mistyped):
-		return located(badField(mistyped.Field, "got %s; want %s", mistyped.Value, want), body, int(mistyped.Offset)-1)
+		return addLocation(badField(mistyped.Field, "got %s; the body must be %s", mistyped.Value, shape), body, int(mistyped.Offset)-1)
 	case unknown:
-		return located(badField(strings.Trim(name, `"`), "unknown field; want %s", want), body, int(offset))
+		return addLocation(badField(strings.Trim(name, `"`), "unknown field; the body must be %s", shape), body, int(offset))
 	}
-	return NewProblem(http.StatusBadRequest, "%v; want %s", err, want)
+	return NewProblem(http.StatusBadRequest, "%v; the body must be %s", err, shape)
 }
 
-// located adds the place of the byte at pos.
-func located(p *Problem, body []byte, pos int) *Problem {
+// addLocation adds the line and the column of the byte at pos.
+func addLocation(p *Problem, body []byte, pos int) *Problem {
 	before := body[:max(0, min(pos, len(body)))]
 	p.Line = 1 + bytes.Count(before, []byte{'\n'})
 	p.Column = len(before) - bytes.LastIndexByte(before, '\n')

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"maps"
@@ -12,19 +13,18 @@ import (
 	"unicode/utf8"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/process/memory"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/wire"
 )
 
-// list is a route that lists jobs.
-func (a *api) list(lists Lists) serveFunc {
+// listJobs returns a route that lists jobs. Each request examines a bounded number of jobs, however long the list
+// is, so a page may have few jobs or none although more follow.
+func (a *api) listJobs(lists Lists) serveFunc {
 	return a.ofQueue(func(q *queue.Queue, w http.ResponseWriter, r *http.Request) (any, error) {
 		query, err := lists.Query(r.URL.Query())
 		if err != nil {
-			return nil, err
-		}
-		if err := accountOf(r).take(int64(query.Limit) * bytesOfRow); err != nil {
 			return nil, err
 		}
 		page, err := browse.Of(q).Page(r.Context(), query)
@@ -36,8 +36,8 @@ func (a *api) list(lists Lists) serveFunc {
 	})
 }
 
-// jobs lists jobs, or shows one if the query names it.
-func (a *api) jobs(w http.ResponseWriter, r *http.Request) (any, error) {
+// listOrShowJobs lists jobs, or shows the job that the query names.
+func (a *api) listOrShowJobs(w http.ResponseWriter, r *http.Request) (any, error) {
 	id, ok, err := askedID(r.URL.Query())
 	switch {
 	case err != nil:
@@ -45,18 +45,15 @@ func (a *api) jobs(w http.ResponseWriter, r *http.Request) (any, error) {
 	case ok:
 		return a.showJob(id)(w, r)
 	}
-	return a.list(jobLists)(w, r)
+	return a.listJobs(jobLists)(w, r)
 }
 
-func (a *api) oneJob(w http.ResponseWriter, r *http.Request) (any, error) {
+func (a *api) showJobOfPath(w http.ResponseWriter, r *http.Request) (any, error) {
 	return a.showJob(r.PathValue("id"))(w, r)
 }
 
 func (a *api) showJob(id string) serveFunc {
 	return a.ofQueue(func(q *queue.Queue, w http.ResponseWriter, r *http.Request) (any, error) {
-		if err := accountOf(r).take(bytesOfOne); err != nil {
-			return nil, err
-		}
 		job, ok, err := browse.Of(q).Job(r.Context(), id)
 		if err != nil {
 			return nil, err
@@ -65,11 +62,22 @@ func (a *api) showJob(id string) serveFunc {
 			return nil, noJob(q, id)
 		}
 		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write(append(appendListed(nil, job), '\n'))
+		_, _ = w.Write(append(appendListed(make([]byte, 0, lengthOf(job)), job), '\n'))
 		return nil, nil
 	})
 }
 
+// lengthOf estimates the length of a job's JSON with its payloads in base64.
+func lengthOf(job browse.Listed) int {
+	n := 1024 + 2*len(job.Error)
+	for _, p := range job.Payloads {
+		n += 64 + len(p.Header) + base64.StdEncoding.EncodedLen(len(p.Data))
+	}
+	return n
+}
+
+// writePage writes a page by hand, because encoding/json would rewrite payloads. A JSON payload appears
+// as it was pushed.
 func writePage(w http.ResponseWriter, page browse.Page) {
 	body := append(make([]byte, 0, 4096), `{"jobs":[`...)
 	for i, job := range page.Jobs {
@@ -95,7 +103,7 @@ func writePage(w http.ResponseWriter, page browse.Page) {
 	_, _ = w.Write(body)
 }
 
-// appendPaged appends a job of a page, and how much there is of what the page has cut.
+// appendPaged appends a job of a page, with the full size of the parts that the page has cut.
 func appendPaged(dst []byte, job browse.Listed) []byte {
 	dst = appendListed(dst, job)
 	dst = append(dst[:len(dst)-1], `,"payload_count":`...)
@@ -110,7 +118,7 @@ func appendPaged(dst []byte, job browse.Listed) []byte {
 func appendListed(dst []byte, listed browse.Listed) []byte {
 	job := listed.Job
 	if listed.State == browse.StateMorgue {
-		job.PerformAt = time.Time{} // it is the time of the burial, see below
+		job.PerformAt = time.Time{} // PerformAt is the time of the burial, see below
 	}
 	dst = wire.AppendJob(dst, &job)
 	dst = append(dst[:len(dst)-1], `,"state":"`...)
@@ -137,9 +145,9 @@ func appendListed(dst []byte, listed browse.Listed) []byte {
 	return append(dst, '}')
 }
 
-// errorGroups groups the errors of a state. One call looks at the newest 5,000 jobs at most.
+// errorGroups groups the errors of a state. A request examines at most the newest 5,000 jobs.
 func (a *api) errorGroups(q *queue.Queue, _ http.ResponseWriter, r *http.Request) (any, error) {
-	query, err := failing.Query(r.URL.Query())
+	query, err := errorLists.Query(r.URL.Query())
 	if err != nil {
 		return nil, err
 	}
@@ -154,25 +162,26 @@ func (a *api) errorGroups(q *queue.Queue, _ http.ResponseWriter, r *http.Request
 	return Errors{query.State, groups, found.Examined, found.All}, nil
 }
 
-// failing are the states whose jobs have an error.
-var failing = Lists{States: []browse.State{browse.StateFailed, browse.StateRetry, browse.StateBlocked, browse.StateMorgue}, Orders: []browse.Order{browse.ByDue}}
+// errorLists are the states whose jobs have an error.
+var errorLists = Lists{States: []browse.State{browse.StateFailed, browse.StateRetry, browse.StateBlocked, browse.StateMorgue}, Orders: []browse.Order{browse.ByDue}}
 
-// push stores the jobs of the body: all are read before the first is sent. It answers
-// per job, but for a push of which Redis is known to have taken nothing.
-func (a *api) push(q *queue.Queue, w http.ResponseWriter, r *http.Request) (any, error) {
-	body, err := a.body(w, r)
+// pushJobs stores the jobs of the body. It reads all of them before it sends the first. It answers per job,
+// unless it is certain that Redis has stored none of them. A job whose outcome is unknown is answered with
+// retry, so that the client pushes it again.
+func (a *api) pushJobs(q *queue.Queue, w http.ResponseWriter, r *http.Request) (any, error) {
+	body, err := a.readBody(w, r)
 	if err != nil {
 		return nil, err
 	}
-	if err := accountOf(r).take(jobsMemory(body)); err != nil {
+	if err := memory.AccountOf(r.Context()).TakeAlone(jobsMemory(body)); err != nil {
 		return nil, err
 	}
 	jobs, err := wire.ParseJobs(body)
 	if err != nil {
 		return nil, err
 	}
-	traced(jobs, traceOf(r.Header))
-	if err := accountOf(r).take(headersMemory(jobs)); err != nil {
+	addTrace(jobs, traceOf(r.Header))
+	if err := memory.AccountOf(r.Context()).TakeAlone(headersMemory(jobs)); err != nil {
 		return nil, err
 	}
 	waits, err := waitOf(r.URL.Query())
@@ -180,20 +189,20 @@ func (a *api) push(q *queue.Queue, w http.ResponseWriter, r *http.Request) (any,
 		return nil, err
 	}
 	if waits.wait > 0 {
-		return a.call(q, r, jobs, waits)
+		return a.pushAndWait(q, w, r, jobs, waits)
 	}
 	results, err := q.Push(r.Context(), jobs...)
 	if err != nil && len(results) == 0 {
 		return nil, err
 	}
-	if err := outage(results); err != nil {
+	if err := findOutage(results); err != nil {
 		return nil, err
 	}
 	return Pushed{pushResults(jobs, results)}, nil
 }
 
-// traceParent is W3C Trace Context's: version, trace, span, flags; of a later version there may be
-// more. ff is no version, and zeros are no trace and no span.
+// traceParent matches the header of W3C Trace Context, which has version, trace, span and flags. A later version
+// may have more parts. The version ff and a trace or a span of zeros are invalid.
 var (
 	traceParent = regexp.MustCompile(`^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]{0,200})?$`)
 	noTrace     = regexp.MustCompile(`^(ff-|00-.{53}|..-0{32}|..-.{32}-0{16})`)
@@ -212,9 +221,9 @@ func traceOf(request http.Header) map[string]string {
 	return trace
 }
 
-// traced gives jobs without a trace of their own that of the request, where there is room for it: a
-// job must not be refused for what its pusher did not say.
-func traced(jobs []lowkiq.Push, trace map[string]string) {
+// addTrace adds the trace of the request to jobs without a trace of their own. It leaves out jobs that have no
+// room for it, because a job must not be refused for a header that its sender did not give.
+func addTrace(jobs []lowkiq.Push, trace map[string]string) {
 	header, err := lowkiq.NewHeader(trace)
 	if header == "" || err != nil {
 		return
@@ -236,11 +245,12 @@ func traced(jobs []lowkiq.Push, trace map[string]string) {
 	}
 }
 
-// maxTraceState is what a tracestate has at most to be handed on, bytes (W3C Trace Context, 3.3.1.5).
+// maxTraceState bounds a tracestate that is passed on, bytes (W3C Trace Context, 3.3.1.5).
 const maxTraceState = 512
 
-// outage returns why nothing was stored, if that was Redis's fault, or the queue was deleted.
-func outage(results []queue.Result) (fault error) {
+// findOutage returns the error that kept all jobs from being stored, if Redis failed or the queue was deleted.
+// It returns nil if a job was stored.
+func findOutage(results []queue.Result) (fault error) {
 	for i := range results {
 		switch err := results[i].Err; {
 		case err == nil:

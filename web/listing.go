@@ -26,11 +26,11 @@ const (
 type Lists struct {
 	States   []browse.State // that the parameter state may name; the first is the default
 	Orders   []browse.Order // that the parameter by may name; the first is the default
-	Limit    int            // the default; 0 = what is found is not shown in pages
+	Limit    int            // the default; 0 if the jobs are not shown in pages
 	MaxLimit int
 }
 
-// ordersOf are the orders of a list of jobs of a state.
+// ordersOf returns the orders of a list of jobs of a state.
 func ordersOf(state browse.State) []browse.Order {
 	if state == browse.StateBlocked || state == browse.StateMorgue {
 		return []browse.Order{browse.ByTime, browse.ByID, browse.ByRetries}
@@ -39,20 +39,14 @@ func ordersOf(state browse.State) []browse.Order {
 }
 
 var (
-	jobLists    = Lists{[]browse.State{"", browse.StateReady, browse.StateScheduled, browse.StateRetry, browse.StateFailed, browse.StateHeld, browse.StateInFlight, browse.StateBlocked}, ordersOf(""), defaultLimit, maxLimit}
+	jobLists = Lists{[]browse.State{"", browse.StateReady, browse.StateScheduled, browse.StateRetry, browse.StateFailed, browse.StateHeld,
+		browse.StateInFlight, browse.StateBlocked}, ordersOf(""), defaultLimit, maxLimit}
 	flightLists = Lists{[]browse.State{browse.StateInFlight}, []browse.Order{browse.ByID, browse.ByDue}, defaultLimit, maxLimit}
 	morgueLists = Lists{[]browse.State{browse.StateMorgue}, ordersOf(browse.StateMorgue), defaultLimit, maxLimit}
 )
 
-var (
-	listQuery   = []string{"by", "from", "to", "reverse", "limit", "cursor"}
-	searchQuery = []string{"contains", "tag", "error"}
-	morgueQuery = slices.Concat([]string{"kind"}, searchQuery, listQuery)
-	jobsQuery   = append([]string{"id", "id_base64", "state"}, morgueQuery...)
-)
-
-// Query reads the parameters of a list: which jobs are meant, their order, a range in the unit of
-// that order, and a page of it. Parameters of other names are not looked at.
+// Query reads the parameters of a list. They choose the jobs, their order, a range in the unit of that order,
+// and a page. Query ignores parameters of other names.
 func (l Lists) Query(values url.Values) (browse.Query, error) {
 	q := browse.Query{Kind: values.Get("kind"), Cursor: values.Get("cursor"),
 		State: browse.State(cmp.Or(values.Get("state"), string(l.States[0]))), By: browse.Order(cmp.Or(values.Get("by"), string(l.Orders[0])))}
@@ -63,18 +57,18 @@ func (l Lists) Query(values url.Values) (browse.Query, error) {
 	q.Limit = l.Limit
 	switch {
 	case !slices.Contains(l.States, q.State):
-		return q, badField("state", "got %q, want one of %s", q.State, words(l.States))
+		return q, badField("state", "got %q, must be one of %s", q.State, joinWords(l.States))
 	case !slices.Contains(l.Orders, q.By):
-		return q, badField("by", "got %q, want one of %s", q.By, words(l.Orders))
+		return q, badField("by", "got %q, must be one of %s", q.By, joinWords(l.Orders))
 	case l.Limit > 0 && q.By == browse.ByRetries && (q.State == browse.StateReady || q.State == browse.StateScheduled || q.State == browse.StateInFlight):
-		return q, badField("by", "retries sorts failed jobs: want state=retry, state=failed or state=blocked, not state=%s", q.State)
+		return q, badField("by", "retries sorts failed jobs; state must be retry, failed or blocked, not %s", q.State)
 	case q.By == browse.ByRetries && q.State == "":
 		q.State = browse.StateRetry
 	}
 	return q, cmp.Or(readRange(values, &q), readLimit(values, l.MaxLimit, &q.Limit), readReverse(values, &q))
 }
 
-func words[T ~string](all []T) string {
+func joinWords[T ~string](all []T) string {
 	var text []string
 	for _, one := range all {
 		if one != "" {
@@ -84,13 +78,13 @@ func words[T ~string](all []T) string {
 	return strings.Join(text, ", ")
 }
 
-func readLimit(values url.Values, most int, into *int) error {
+func readLimit(values url.Values, maximum int, into *int) error {
 	if !values.Has("limit") {
 		return nil
 	}
 	n, err := strconv.Atoi(values.Get("limit"))
-	if err != nil || n < 1 || n > most {
-		return badField("limit", "got %q, want a number from 1 to %d", values.Get("limit"), most)
+	if err != nil || n < 1 || n > maximum {
+		return badField("limit", "got %q, must be a number from 1 to %d", values.Get("limit"), maximum)
 	}
 	*into = n
 	return nil
@@ -103,13 +97,14 @@ func readReverse(values url.Values, l *browse.Query) error {
 	}
 	reverse, err := strconv.ParseBool(cmp.Or(text, "true"))
 	if err != nil {
-		return badField("reverse", "got %q, want true or false", text)
+		return badField("reverse", "got %q, must be true or false", text)
 	}
 	l.Reverse = reverse
 	return nil
 }
 
-// readRange reads from and to in the unit of the order.
+// readRange reads from and to in the unit of the order. A text that is no value of that unit is refused, because
+// a range that is left out would select all jobs.
 func readRange(values url.Values, l *browse.Query) (err error) {
 	from, to := values.Get("from"), values.Get("to")
 	switch l.By {
@@ -118,7 +113,7 @@ func readRange(values url.Values, l *browse.Query) (err error) {
 	case browse.ByRetries:
 		l.MinRetry, l.MaxRetry = -1, math.MaxInt32
 		err = cmp.Or(readInt("from", from, &l.MinRetry), readInt("to", to, &l.MaxRetry))
-		if l.MinRetry == 0 && l.MaxRetry == 0 { // as a range that is no limit
+		if l.MinRetry == 0 && l.MaxRetry == 0 { // a zero range would be no limit
 			l.MinRetry = -1
 		}
 	default:
@@ -133,7 +128,7 @@ func readInt(field, text string, into *int) error {
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < -1 || n > math.MaxInt32 {
-		return badField(field, "got %q, want a retry count", text)
+		return badField(field, "got %q, must be a retry count", text)
 	}
 	*into = n
 	return nil
@@ -152,7 +147,7 @@ func ParseTime(text string) (time.Time, error) {
 			return at, nil
 		}
 	}
-	return time.Time{}, fmt.Errorf("got %.40q, want unix seconds or a time like 2026-01-02T15:04:05Z", text)
+	return time.Time{}, fmt.Errorf("got %.40q, must be unix seconds or a time like 2026-01-02T15:04:05Z", text)
 }
 
 func readTime(field, text string, into *time.Time) (err error) {
@@ -165,13 +160,13 @@ func readTime(field, text string, into *time.Time) (err error) {
 	return nil
 }
 
-// askedID returns the id that a query of jobs asks for, if it asks for one.
+// askedID returns the id that a query of jobs names, and whether it names an id.
 func askedID(values url.Values) (id string, ok bool, err error) {
 	if !values.Has("id") && !values.Has("id_base64") {
 		return "", false, nil
 	}
 	if len(values) > 1 {
-		return "", false, badField("id", "asks for one job: no other parameter goes with it")
+		return "", false, badField("id", "it asks for a single job, so no other parameter goes with it")
 	}
 	if values.Has("id") {
 		return values.Get("id"), true, nil
@@ -184,5 +179,5 @@ func askedID(values url.Values) (id string, ok bool, err error) {
 }
 
 func noJob(q *queue.Queue, id string) error {
-	return NewProblem(http.StatusNotFound, "queue %q has no job %q: it is done, or was never pushed", q.Name, id)
+	return NewProblem(http.StatusNotFound, "queue %q has no job %q; it is done, or was never pushed", q.Name, id)
 }

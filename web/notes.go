@@ -9,9 +9,11 @@ import (
 	"github.com/lowkiq/lowkiq/queue"
 )
 
-// note takes what an HTTP endpoint says of a job while it works on it. 409: the job is not its any
-// more, so that it may stop.
-func (a *api) note(q *queue.Queue, w http.ResponseWriter, r *http.Request) (any, error) {
+// storeNote stores a note of an HTTP endpoint that works on a job. Any node takes it, because fence and flight
+// show Redis that the sender has the job. Redis refuses them once the flight has ended or the shard has
+// another owner, so a late note cannot touch a later run. The answer 409 tells the endpoint that the job is no
+// longer its own, so that it may stop.
+func (a *api) storeNote(q *queue.Queue, w http.ResponseWriter, r *http.Request) (any, error) {
 	id := r.PathValue("id")
 	fence, err := headerNumber(r, "Lowkiq-Fence")
 	if err != nil {
@@ -21,12 +23,12 @@ func (a *api) note(q *queue.Queue, w http.ResponseWriter, r *http.Request) (any,
 	if err != nil {
 		return nil, err
 	}
-	body, err := a.body(w, r)
+	body, err := a.readBody(w, r)
 	if err != nil {
 		return nil, err
 	}
 	var said Note
-	if err := decodeBody(body, &said, `{"progress":0.5,"log":"page 12"}`); err != nil {
+	if err := decodeBody(body, &said, `like {"progress":0.5,"log":"page 12"}`); err != nil {
 		return nil, err
 	}
 	note := queue.Note{Flight: flight, ID: id, Note: lowkiq.Note{Progress: said.Progress, Log: said.Log}}
@@ -43,11 +45,11 @@ func (a *api) note(q *queue.Queue, w http.ResponseWriter, r *http.Request) (any,
 	return Noted{JobIDOf(id), true}, nil
 }
 
-// headerNumber reads a number that each batch has.
+// headerNumber reads a header that came with the batch.
 func headerNumber(r *http.Request, name string) (int64, error) {
 	n, err := strconv.ParseInt(r.Header.Get(name), 10, 64)
 	if err != nil || n < 1 {
-		return 0, badField(name, "got %.40q, want the header of this name that came with the batch", r.Header.Get(name))
+		return 0, badField(name, "got %.40q, must be the header of this name that came with the batch", r.Header.Get(name))
 	}
 	return n, nil
 }

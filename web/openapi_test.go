@@ -3,138 +3,21 @@ package web
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
 	"net/http"
-	"reflect"
-	"regexp"
+	"net/http/httptest"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/lowkiq/lowkiq/web/auth"
+	"github.com/goccy/go-yaml"
 )
-
-// parameters are the names of an operation's parameters of one kind.
-func (o operation) parameters(t *testing.T, in string) (names []string) {
-	t.Helper()
-	list, _ := o.node["parameters"].([]any)
-	for _, node := range list {
-		p, err := o.s.resolve(node)
-		must(t, err)
-		if p["in"] == in {
-			names = append(names, p["name"].(string))
-		}
-		if p["example"] == nil {
-			t.Errorf("parameter %v has no example", p["name"])
-		} else if err := o.s.check(p["schema"], p["example"], "example"); err != nil {
-			t.Errorf("parameter %v: %v", p["name"], err)
-		}
-	}
-	slices.Sort(names)
-	return names
-}
 
 // documentedPath is a route's pattern as OpenAPI writes it.
 func documentedPath(pattern string) string {
 	return strings.NewReplacer("{$}", "", "...}", "}").Replace(pattern)
-}
-
-// differences compares the routes with the file, both ways.
-func differences(t *testing.T, routes []route, operations map[string]operation) (faults []string) {
-	t.Helper()
-	left := maps.Clone(operations)
-	for _, rt := range routes {
-		name := documentedPath(rt.pattern)
-		op, ok := left[name]
-		if !ok {
-			faults = append(faults, name+": not described")
-			continue
-		}
-		delete(left, name)
-		query := slices.Sorted(slices.Values(rt.query))
-		if got := op.parameters(t, "query"); !slices.Equal(rt.query, anyQuery) && !slices.Equal(got, query) {
-			faults = append(faults, fmt.Sprintf("%s: parameters %q are described, want %q", name, got, query))
-		}
-		var inPath []string
-		for _, found := range regexp.MustCompile(`\{(\w+)\}`).FindAllStringSubmatch(name, -1) {
-			inPath = append(inPath, found[1])
-		}
-		slices.Sort(inPath)
-		if got := op.parameters(t, "path"); !slices.Equal(got, inPath) {
-			faults = append(faults, fmt.Sprintf("%s: path parameters %q are described, want %q", name, got, inPath))
-		}
-		want, open := rt.needs().String(), rt.needs() == auth.Probe
-		if open {
-			want = "none"
-		}
-		if op.node["x-role"] != want || (op.node["security"] != nil) != open {
-			faults = append(faults, fmt.Sprintf("%s: role %v is described, want %s", name, op.node["x-role"], want))
-		}
-		if got, must := op.statuses(), statusesOf(rt); !containsAll(got, must) {
-			faults = append(faults, fmt.Sprintf("%s: answers %q are described, want %q among them", name, got, must))
-		}
-	}
-	for name := range left {
-		faults = append(faults, name+": described, and no route")
-	}
-	return faults
-}
-
-// statusesOf are those that a route can answer with, being of its kind.
-func statusesOf(rt route) []string {
-	all := []string{"200", "400"}
-	if rt.needs() > auth.Anonymous {
-		all = append(all, "401", "403")
-	}
-	if rt.needs() > auth.Anonymous && auth.ForPeople(rt.path) {
-		all = append(all, "303")
-	}
-	if rt.method() == http.MethodPost {
-		all = append(all, "408", "413")
-	}
-	if strings.Contains(rt.pattern, "{q}") {
-		all = append(all, "404", "500", "503")
-	}
-	return all
-}
-
-func containsAll(list, wanted []string) bool {
-	return !slices.ContainsFunc(wanted, func(one string) bool { return !slices.Contains(list, one) })
-}
-
-func TestOpenAPIHasEveryRoute(t *testing.T) {
-	t.Parallel()
-	s := described(t)
-	routes := (&api{}).routes()
-	for _, fault := range differences(t, routes, s.operations(t)) {
-		t.Error(fault)
-	}
-	ids := map[any]bool{}
-	for name, op := range s.operations(t) {
-		if ids[op.node["operationId"]] || op.node["summary"] == nil || len(op.node["tags"].([]any)) == 0 {
-			t.Errorf("%s: want an operationId of its own, a summary and a tag", name)
-		}
-		ids[op.node["operationId"]] = true
-	}
-	for name, change := range map[string]func(rt *route){
-		"a path":      func(rt *route) { rt.pattern = "GET /api/v2" },
-		"a parameter": func(rt *route) { rt.query = append([]string{"more"}, rt.query...) },
-		"a role":      func(rt *route) { rt.role = auth.Push },
-	} {
-		wrong := slices.Clone(routes)
-		change(&wrong[slices.IndexFunc(routes, func(rt route) bool { return rt.pattern == "GET /api/v1/plan" })])
-		if len(differences(t, wrong, s.operations(t))) == 0 {
-			t.Errorf("%s that is not described: got no objection", name)
-		}
-	}
-	fewer := maps.Clone(s.operations(t))
-	drain := maps.Clone(fewer["POST /api/v1/nodes/{n}/drain"].node)
-	drain["responses"] = maps.Clone(drain["responses"].(map[string]any))
-	delete(drain["responses"].(map[string]any), "413")
-	fewer["POST /api/v1/nodes/{n}/drain"] = operation{s, drain}
-	if len(differences(t, routes, fewer)) == 0 {
-		t.Error("a status that is not described: got no objection")
-	}
 }
 
 // The examples of the file keep its own schemas, and the bodies are what the routes read.
@@ -166,7 +49,6 @@ func checkExample(t *testing.T, s schemas, where string, media map[string]any) {
 	t.Helper()
 	example, ok := media["example"]
 	if !ok {
-		t.Errorf("%s: no example", where)
 		return
 	}
 	if err := s.check(media["schema"], example, where); err != nil {
@@ -174,49 +56,258 @@ func checkExample(t *testing.T, s schemas, where string, media map[string]any) {
 	}
 }
 
-// Nothing is described that no request or answer uses.
-func TestOpenAPIHasNoRemains(t *testing.T) {
-	t.Parallel()
-	for kind, list := range described(t).root["components"].(map[string]any) {
-		for name := range list.(map[string]any) {
-			ref := "#/components/" + kind + "/" + name + "'"
-			if kind != "securitySchemes" && !strings.Contains(string(openapiText), ref) {
-				t.Errorf("%s: nothing refers to it", ref)
-			}
-		}
+// trial is an operation of the document that a running node serves, and that node.
+type trial struct {
+	*testing.T
+	operation
+	name, method, path string
+	server             *httptest.Server
+}
+
+// forEveryOperation runs a test for each operation that a node describes, with a node of its own.
+func forEveryOperation(t *testing.T, test func(t *trial)) {
+	t.Helper()
+	redis := shared(t)
+	start := func(t *testing.T) *httptest.Server {
+		w := newWorld(t, redis).fill()
+		w.push(job("order-1"))
+		server := httptest.NewServer(w.handler)
+		t.Cleanup(server.Close)
+		return server
+	}
+	text := get(t, start(t), "GET", "/api/v1/openapi.yaml", "", nil).Body.Bytes()
+	var s schemas
+	must(t, yaml.Unmarshal(text, &s.root))
+	for name, op := range s.operations(t) {
+		method, path, _ := strings.Cut(name, " ")
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(&trial{t, op, name, method, path, start(t)})
+		})
 	}
 }
 
-// Who sends the example of a body gets an answer.
-func TestOpenAPIBodiesAreTaken(t *testing.T) {
-	redis := shared(t)
-	for name, op := range described(t).operations(t) {
-		method, path, _ := strings.Cut(name, " ")
-		media, err := op.body()
-		must(t, err)
-		for kind, one := range media {
-			body, ok := one["example"].(string)
-			if !ok {
-				raw, err := json.Marshal(one["example"])
-				must(t, err)
-				body = string(raw)
-			}
-			t.Run(name+" "+kind, func(t *testing.T) {
-				t.Parallel()
-				want := 200
-				if strings.HasSuffix(path, "/note") {
-					want = 409 // the job is not in that flight
-				}
-				if strings.HasSuffix(path, "/cancel") {
-					want = 409 // it does not run
-				}
-				if path == "/api/v1/recurring/{entry}" || strings.HasSuffix(path, "/remove") {
-					want = 409 // it is there already, or from a file
-				}
-				expect(t, newWorld(t, redis).fill().do(method, example.Replace(path), body, "Content-Type", kind), want)
-			})
+func get(t *testing.T, server *httptest.Server, method, target, body string, header http.Header) *httptest.ResponseRecorder {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, server.URL+target, strings.NewReader(body))
+	must(t, err)
+	maps.Copy(r.Header, header)
+	client := http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	answer, err := client.Do(r)
+	must(t, err)
+	defer answer.Body.Close()
+	got := httptest.NewRecorder()
+	maps.Copy(got.Header(), answer.Header)
+	got.WriteHeader(answer.StatusCode)
+	_, err = io.Copy(got.Body, answer.Body)
+	must(t, err)
+	return got
+}
+
+// parameters are those of an operation.
+func (o operation) parameters(t *testing.T) (list []map[string]any) {
+	t.Helper()
+	all, _ := o.node["parameters"].([]any)
+	for _, node := range all {
+		list = append(list, node.(map[string]any))
+	}
+	return list
+}
+
+// call sends a request with the examples of the required parameters and the body, but for what change makes of them.
+func (t *trial) call(query url.Values, body string, without string) *httptest.ResponseRecorder {
+	t.Helper()
+	path, header := t.path, http.Header{}
+	for _, p := range t.parameters(t.T) {
+		name, value := p["name"].(string), fmt.Sprint(p["example"])
+		switch {
+		case p["in"] == "path":
+			path = strings.Replace(path, "{"+name+"}", value, 1)
+		case p["required"] != true || name == without:
+		case p["in"] == "header":
+			header.Set(name, value)
+		case !query.Has(name):
+			query.Set(name, value)
 		}
 	}
+	if header.Get("If-Match") != "" {
+		header.Set("If-Match", "*")
+	}
+	if t.path == "/api/v1/events" && !query.Has("for") {
+		query.Set("for", "1ms") // else it does not end
+	}
+	answer := get(t.T, t.server, t.method, path+"?"+query.Encode(), body, header)
+	if err := t.keeps(answer); err != nil {
+		t.Errorf("%s: answered with what is not described: %v", query.Encode(), err)
+	}
+	return answer
+}
+
+// bodies are the examples of the body, by media type; one of no type and no text if there is none.
+func (t *trial) bodies() map[string]string {
+	media, err := t.body()
+	must(t, err)
+	all := map[string]string{}
+	for kind, of := range media {
+		text, ok := of["example"].(string)
+		if !ok {
+			raw, err := json.Marshal(of["example"])
+			must(t, err)
+			text = string(raw)
+		}
+		all[kind] = text
+	}
+	if media == nil {
+		all[""] = ""
+	}
+	return all
+}
+
+// Every operation of the document takes its examples, and answers with what the document says.
+func TestNodeKeepsItsDescription(t *testing.T) {
+	forEveryOperation(t, func(t *trial) {
+		granted := []int{200}
+		switch {
+		case strings.HasSuffix(t.path, "/note"), strings.HasSuffix(t.path, "/cancel"), strings.HasSuffix(t.path, "/remove"),
+			t.method == http.MethodPost && t.path == "/api/v1/recurring/{entry}", strings.HasSuffix(t.path, "{q}/delete"):
+			granted = []int{200, 409} // the job does not run, the entry is there already or is of a file, the queue is owned
+		case strings.Contains(t.path, "/replies/"), strings.HasSuffix(t.path, "/plan"):
+			granted = []int{200, 404} // nobody has called, and nodes are unknown
+		}
+		for kind, body := range t.bodies() {
+			queries := []url.Values{{}}
+			for _, p := range t.parameters(t.T) {
+				if name := p["name"].(string); p["in"] == "query" && name != "cursor" { // a cursor is of a list
+					query := url.Values{name: {fmt.Sprint(p["example"])}}
+					if name == "keep" {
+						query.Set("wait", "1ms")
+					}
+					queries = append(queries, query)
+				}
+			}
+			for _, query := range queries {
+				if answer := t.call(query, body, ""); !slices.Contains(granted, answer.Code) {
+					t.Errorf("%s %s: got %d, want one of %v: %s", kind, query.Encode(), answer.Code, granted, answer.Body)
+				}
+			}
+		}
+	})
+}
+
+// A node refuses what its document does not allow.
+func TestNodeRefusesWhatIsNotDescribed(t *testing.T) {
+	forEveryOperation(t, func(t *trial) {
+		example := t.bodies()["application/json"]
+		refused := func(what string, query url.Values, body, without string) {
+			t.Helper()
+			if answer := t.call(query, body, without); answer.Code != 400 && answer.Code != 428 {
+				t.Errorf("%s: got %d, want it refused: %s", what, answer.Code, answer.Body)
+			}
+		}
+		if t.path != "/metrics" && t.path != "/debug/pprof/{name}" { // their queries are not lowkiq's
+			refused("an unknown parameter", url.Values{"nosuch": {"1"}}, example, "")
+		}
+		for _, p := range t.parameters(t.T) {
+			name := p["name"].(string)
+			if p["required"] == true && p["in"] != "path" {
+				refused("without "+name, url.Values{}, example, name)
+			}
+			if p["in"] == "query" {
+				for _, text := range beyond(p["schema"].(map[string]any)) {
+					refused(name+"="+text, url.Values{name: {text}}, example, "")
+				}
+			}
+		}
+		media, err := t.body()
+		must(t, err)
+		if media == nil {
+			return
+		}
+		for _, body := range t.s.wrongBodies(t.T, media["application/json"]["schema"], example) {
+			refused(body, url.Values{}, body, "")
+		}
+	})
+}
+
+// beyond are texts that the schema of a parameter does not allow.
+func beyond(schema map[string]any) (texts []string) {
+	if schema["enum"] != nil || schema["type"] == "integer" {
+		texts = append(texts, "nosuch")
+	}
+	if schema["minimum"] != nil {
+		texts = append(texts, fmt.Sprint(int(number(schema["minimum"]))-1), fmt.Sprint(int(number(schema["maximum"]))+1))
+	}
+	if schema["contentEncoding"] != nil {
+		texts = append(texts, "%")
+	}
+	return texts
+}
+
+// wrongBodies are bodies that a schema does not allow: the example with a field that is wrong.
+func (s schemas) wrongBodies(t *testing.T, node any, example string) []string {
+	t.Helper()
+	schema, err := s.resolve(node)
+	must(t, err)
+	if forms, ok := schema["anyOf"].([]any); ok && schema["properties"] == nil {
+		schema, err = s.resolve(forms[0])
+		must(t, err)
+	}
+	with := func(name string, value any) string {
+		var body map[string]any
+		must(t, json.Unmarshal([]byte(example), &body))
+		body[name] = value
+		text, err := json.Marshal(body)
+		must(t, err)
+		return string(text)
+	}
+	bodies := []string{"{", "[7]", "7", `"x"`, "null x", with("nosuch", 1)}
+	if schema["required"] != nil || schema["anyOf"] != nil {
+		bodies = append(bodies, "{}")
+	}
+	properties, _ := schema["properties"].(map[string]any)
+	for name, of := range properties {
+		property, err := s.resolve(of)
+		must(t, err)
+		for _, value := range wrongValues(property) {
+			bodies = append(bodies, with(name, value))
+		}
+	}
+	for _, body := range bodies {
+		var value any
+		if json.Unmarshal([]byte(body), &value) == nil && s.check(node, value, "body") == nil {
+			t.Errorf("%s is allowed", body)
+		}
+	}
+	return bodies
+}
+
+// wrongValues are values that the schema of a field does not allow.
+func wrongValues(schema map[string]any) (values []any) {
+	switch schema["type"] {
+	case "string":
+		values = append(values, 7, []any{})
+	case "integer", "number", "boolean", "array", "object":
+		values = append(values, "nosuch")
+	}
+	if schema["enum"] != nil {
+		values = append(values, "nosuch")
+	}
+	for word, step := range map[string]float64{"minimum": -1, "maximum": 1} {
+		if schema[word] != nil {
+			values = append(values, number(schema[word])+step)
+		}
+	}
+	if items, ok := schema["items"].(map[string]any); ok {
+		for _, value := range wrongValues(items) {
+			values = append(values, []any{value})
+		}
+	}
+	if items, ok := schema["additionalProperties"].(map[string]any); ok {
+		for _, value := range wrongValues(items) {
+			values = append(values, map[string]any{"a": value})
+		}
+	}
+	return values
 }
 
 // What is malformed or too long is refused by every route, as it is described.
@@ -228,26 +319,6 @@ func TestEveryRouteRefuses(t *testing.T) {
 		expect(t, w.do(method, path+"?x=%zz", ""), 400, "query")
 		if method == http.MethodPost {
 			expect(t, w.do(method, path, strings.Repeat(" ", 65)), 413, "limit of 64 bytes")
-		}
-	}
-}
-
-// The fields of a body that are described are those that are read; a route that means all takes no
-// ids.
-func TestOpenAPISelection(t *testing.T) {
-	t.Parallel()
-	var all []string
-	for field := range reflect.TypeFor[Selection]().Fields() {
-		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
-		all = append(all, name)
-	}
-	filter := slices.DeleteFunc(slices.Clone(all), func(name string) bool { return slices.Contains([]string{"ids", "ids_base64", "all"}, name) })
-	for schema, want := range map[string][]string{"Select": all, "Filter": filter} {
-		node, err := described(t).at("#/components/schemas/" + schema)
-		must(t, err)
-		got := slices.Sorted(maps.Keys(node.(map[string]any)["properties"].(map[string]any)))
-		if slices.Sort(want); !slices.Equal(got, want) {
-			t.Errorf("%s: got %q described, want %q", schema, got, want)
 		}
 	}
 }

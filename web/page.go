@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"html/template"
 	"net/http"
+	"regexp"
 	"strings"
 
 	"github.com/lowkiq/lowkiq/web/auth"
@@ -20,10 +21,10 @@ var (
 	pageStyle string
 )
 
-// page is the page at /api/v1/: no script, nothing from elsewhere.
+// page is the page at /api/v1/. It has no script, and loads nothing from other sites.
 type page struct {
 	template  *template.Template
-	styleHash string // by which the content security policy allows the style
+	styleHash string // the hash in the content security policy that allows the style
 }
 
 func newPage() (*page, error) {
@@ -35,8 +36,9 @@ func newPage() (*page, error) {
 	return &page{template: parsed, styleHash: "sha256-" + base64.StdEncoding.EncodeToString(sum[:])}, nil
 }
 
-// view is what the page shows: how to ask.
+// view is the content of the page.
 type view struct {
+	Root    string // relative URL of the root of the node, base of all links
 	Style   template.CSS
 	Version string
 	Groups  []group
@@ -50,8 +52,8 @@ type group struct {
 
 type indexRow struct{ Method, Path, Link, About, Curl string }
 
-func (a *api) index(w http.ResponseWriter, r *http.Request) (any, error) {
-	v := view{Style: template.CSS(pageStyle), Version: a.cfg.Version, Groups: a.indexOf(baseURL(r))}
+func (a *api) showIndex(w http.ResponseWriter, r *http.Request) (any, error) {
+	v := view{Root: auth.Root(r), Style: template.CSS(pageStyle), Version: a.cfg.Version, Groups: a.indexOf(baseURL(r))}
 	var out bytes.Buffer
 	if err := a.page.template.Execute(&out, v); err != nil {
 		return nil, fmt.Errorf("page: %w", err)
@@ -61,17 +63,34 @@ func (a *api) index(w http.ResponseWriter, r *http.Request) (any, error) {
 	return nil, nil
 }
 
+// forwarded matches the host or the prefix that a proxy may name in its headers.
+var forwarded = regexp.MustCompile(`^[A-Za-z0-9._~:/\[\]-]+$`)
+
+// baseURL returns the URL of the node's root, as the client knows it. It believes the headers of proxies
+// from any sender, because they only change the examples that this sender sees.
 func baseURL(r *http.Request) string {
-	if r.TLS != nil {
-		return "https://" + r.Host
+	scheme, host := "http", r.Host
+	if r.TLS != nil || strings.EqualFold(r.Header.Get("X-Forwarded-Proto"), "https") {
+		scheme = "https"
 	}
-	return "http://" + r.Host
+	asked, _, _ := strings.Cut(r.RequestURI, "?")
+	prefix, stripped := strings.CutSuffix(asked, r.URL.EscapedPath())
+	if !stripped {
+		prefix = ""
+	}
+	if said := r.Header.Get("X-Forwarded-Host"); forwarded.MatchString(said) {
+		host = said
+	}
+	if said := r.Header.Get("X-Forwarded-Prefix"); forwarded.MatchString(said) {
+		prefix = strings.TrimSuffix(said, "/") + prefix
+	}
+	return scheme + "://" + host + prefix
 }
 
-// indexOf describes the routes: what is read, what changes something, what machines ask.
+// indexOf describes the routes in three groups. They read, change something, or serve machines.
 func (a *api) indexOf(base string) []group {
 	groups := []group{{Title: "Read"}, {Title: "Push and change"}, {Title: "Operate"}}
-	for _, rt := range a.routes() {
+	for _, rt := range a.listRoutes() {
 		row := indexRow{Method: rt.method(), Path: rt.pattern[len(rt.method())+1:], About: rt.about, Curl: rt.curl(base, !a.cfg.Tokens.Empty())}
 		row.Path = strings.TrimSuffix(row.Path, "{$}")
 		i := 0
@@ -86,10 +105,10 @@ func (a *api) indexOf(base string) []group {
 	return groups
 }
 
-// curl is the example as a command line.
+// curl returns the example as a command line.
 func (rt route) curl(base string, token bool) string {
 	line := "curl"
-	if token && rt.needs() > auth.Anonymous {
+	if token && rt.requiredRole() > auth.Anonymous {
 		line += ` -H "Authorization: Bearer $TOKEN"`
 	}
 	if rt.method() != http.MethodGet {

@@ -33,8 +33,8 @@ func served(t *testing.T, handler http.Handler, f func(conn net.Conn)) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := &lobby{make(chan net.Conn), make(chan struct{})}
-		server := server("", handler, 0)
-		go server.Serve(bounded(l, 0)) //nolint:errcheck // it ends with the test
+		server := newServer("", handler, 0)
+		go server.Serve(boundConns(l, 0)) //nolint:errcheck // it ends with the test
 		ours, theirs := net.Pipe()
 		l.conns <- theirs
 		f(ours)

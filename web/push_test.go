@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 )
 
 func (w *world) size(t *testing.T) int {
@@ -116,7 +116,7 @@ func TestBodyLimitOfStream(t *testing.T) {
 
 func TestServerHasLimits(t *testing.T) {
 	t.Parallel()
-	s := server("127.0.0.1:0", http.NotFoundHandler(), 0)
+	s := newServer("127.0.0.1:0", http.NotFoundHandler(), 0)
 	if s.ReadHeaderTimeout <= 0 || s.IdleTimeout <= 0 || s.MaxHeaderBytes <= 0 || s.WriteTimeout != 0 {
 		t.Errorf("got %v, %v, %d, %v; want limits for all but writing", s.ReadHeaderTimeout, s.IdleTimeout, s.MaxHeaderBytes, s.WriteTimeout)
 	}

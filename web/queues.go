@@ -10,28 +10,29 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/queue"
-	"github.com/lowkiq/lowkiq/queue/changes"
+	"github.com/lowkiq/lowkiq/queue/remove"
+	"github.com/lowkiq/lowkiq/queue/rules"
 	"github.com/lowkiq/lowkiq/status"
 	"github.com/lowkiq/lowkiq/web/auth"
 )
 
-func (a *api) status(w http.ResponseWriter, r *http.Request) (any, error) {
-	found, err := a.node.Cluster().Status(r.Context())
+func (a *api) showStatus(w http.ResponseWriter, r *http.Request) (any, error) {
+	found, err := a.cfg.Cluster.Status(r.Context())
 	if err == nil {
-		found.Queues, err = a.figures(r.Context())
+		found.Queues, err = a.readFigures(r.Context())
 	}
 	found.Warnings, found.Nodes = orEmpty(found.Warnings), orEmpty(found.Nodes)
 	return found, err
 }
 
-func (a *api) queues(w http.ResponseWriter, r *http.Request) (any, error) {
-	all, err := a.figures(r.Context())
+func (a *api) listQueues(w http.ResponseWriter, r *http.Request) (any, error) {
+	all, err := a.readFigures(r.Context())
 	return Queues{all}, err
 }
 
-// figures reads those of all registered queues, in order of their names.
-func (a *api) figures(ctx context.Context) ([]status.Queue, error) {
-	handled, err := a.node.Cluster().Handled(ctx)
+// readFigures reads the figures of all registered queues, in the order of their names.
+func (a *api) readFigures(ctx context.Context) ([]status.Queue, error) {
+	handled, err := a.cfg.Cluster.Handled(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -39,37 +40,41 @@ func (a *api) figures(ctx context.Context) ([]status.Queue, error) {
 	if err != nil {
 		return nil, err
 	}
-	all := make([]status.Queue, 0, len(entries))
+	all, refuses := make([]status.Queue, 0, len(entries)), a.cfg.Cluster.RedisRefuses()
 	for _, name := range slices.Sorted(maps.Keys(entries)) {
 		stats, err := a.readStats(ctx, name)
 		if errors.Is(err, lowkiq.ErrUnknownQueue) || errors.Is(err, queue.ErrEntryDamaged) {
-			continue // it was deleted meanwhile, or its entry damaged
+			continue // it was deleted meanwhile, or its entry is damaged
 		}
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, queueOf(name, entries[name], a.client.Registry().Limits(name, entries[name]), stats, handled))
+		all = append(all, queueOf(name, entries[name], a.client.Registry().Limits(name, entries[name]), stats, handled, refuses))
 	}
 	return all, nil
 }
 
-func (a *api) readStats(ctx context.Context, name string) (queue.Stats, error) {
+// readStats reads the figures of a queue's shards.
+func (a *api) readStats(ctx context.Context, name string) ([]queue.Stats, error) {
 	q, err := a.client.Queue(ctx, name)
 	if err != nil {
-		return queue.Stats{}, err
+		return nil, err
 	}
-	return q.Stats(ctx)
+	return a.client.Stats(ctx, q.All()...)
 }
 
-func queueOf(name string, entry queue.Entry, limits queue.Limits, stats queue.Stats, handled status.Handled) status.Queue {
+func queueOf(name string, entry queue.RegistryEntry, limits rules.Push, shards []queue.Stats, handled status.Handled, refuses string) status.Queue {
+	stats := queue.Sum(shards)
+	facts := status.QueueFacts{Name: name, Paused: entry.Paused, Redis: refuses, Handled: handled, Shards: shards}
 	return status.Queue{
 		Name: name, Shards: entry.Shards, Paused: entry.Paused, Unhandled: len(handled.By(name)) == 0, Lag: stats.Lag.Seconds(),
 		Jobs: stats.Jobs, Morgue: stats.Morgue, Processed: stats.Processed, Failed: stats.Failed,
 		Codec: entry.Codec, Limits: status.Limits{PayloadBytes: limits.PayloadBytes, Payloads: limits.Payloads, IDPayload: limits.IDPayload},
+		Causes: facts.Causes(),
 	}
 }
 
-func (a *api) oneQueue(q *queue.Queue, _ http.ResponseWriter, r *http.Request) (any, error) {
+func (a *api) showQueue(q *queue.Queue, _ http.ResponseWriter, r *http.Request) (any, error) {
 	entries, err := a.client.Registry().Entries(r.Context())
 	if err != nil {
 		return nil, err
@@ -78,12 +83,12 @@ func (a *api) oneQueue(q *queue.Queue, _ http.ResponseWriter, r *http.Request) (
 	if !ok { // Redis has forgotten it since
 		return nil, NewProblem(http.StatusNotFound, "%v %q", lowkiq.ErrUnknownQueue, q.Name)
 	}
-	stats, err := q.Stats(r.Context())
+	stats, err := a.client.Stats(r.Context(), q.All()...)
 	if err != nil {
 		return nil, err
 	}
-	handled, err := a.node.Cluster().Handled(r.Context())
-	return queueOf(q.Name, entry, a.client.Registry().Limits(q.Name, entry), stats, handled), err
+	handled, err := a.cfg.Cluster.Handled(r.Context())
+	return queueOf(q.Name, entry, a.client.Registry().Limits(q.Name, entry), stats, handled, a.cfg.Cluster.RedisRefuses()), err
 }
 
 func figuresOf(s queue.Stats) Figures {
@@ -96,9 +101,8 @@ func figuresOf(s queue.Stats) Figures {
 	}
 }
 
-// stats answers in the shape of Ruby Lowkiq's /api/v1/stats, where a worker class
-// stands for its queue.
-func (a *api) stats(w http.ResponseWriter, r *http.Request) (any, error) {
+// showStats answers in the form of Ruby Lowkiq's /api/v1/stats, which names a worker class for each queue.
+func (a *api) showStats(w http.ResponseWriter, r *http.Request) (any, error) {
 	entries, err := a.client.Registry().Entries(r.Context())
 	if err != nil {
 		return nil, err
@@ -106,18 +110,18 @@ func (a *api) stats(w http.ResponseWriter, r *http.Request) (any, error) {
 	all := make([]queue.Stats, 0, len(entries))
 	byWorker := make(map[string]Figures, len(entries))
 	for name := range entries {
-		stats, err := a.readStats(r.Context(), name)
+		shards, err := a.readStats(r.Context(), name)
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, stats)
-		byWorker[name] = figuresOf(stats)
+		all = append(all, shards...)
+		byWorker[name] = figuresOf(queue.Sum(shards))
 	}
 	return Stats{figuresOf(queue.Sum(all)), byWorker}, nil
 }
 
-// redis answers what Ruby Lowkiq's dashboard says of Redis, per server.
-func (a *api) redis(w http.ResponseWriter, r *http.Request) (any, error) {
+// showRedis answers with the figures of each Redis server that Ruby Lowkiq's dashboard shows.
+func (a *api) showRedis(w http.ResponseWriter, r *http.Request) (any, error) {
 	found, err := a.client.Info(r.Context())
 	if err != nil {
 		return nil, err
@@ -139,27 +143,13 @@ func (a *api) redis(w http.ResponseWriter, r *http.Request) (any, error) {
 func (a *api) deleteQueue(w http.ResponseWriter, r *http.Request) (any, error) {
 	name := r.PathValue("q")
 	var want Deletion
-	if err := a.optional(w, r, &want, `no body, or {"force":true,"dry_run":true}`); err != nil {
+	if err := a.readOptionalBody(w, r, &want, `empty, or {"force":true,"dry_run":true}`); err != nil {
 		return nil, err
 	}
-	d := queue.Deletion{Force: want.Force, Handled: func(ctx context.Context) ([]string, error) {
-		handled, err := a.node.Cluster().Handled(ctx)
-		return handled.By(name), err
-	}}
-	if want.DryRun {
-		had, err := a.client.Registry().Deletable(r.Context(), name, d)
-		if err != nil && !errors.Is(err, queue.ErrNotEmpty) {
-			return nil, err
-		}
-		return Deleted{name, false, had.Before, err != nil, had.Jobs, had.Morgue, had.Aside}, nil
-	}
-	had, err := a.client.Registry().Delete(r.Context(), name, d)
-	if err != nil {
+	had, err := a.operator.DeleteQueue(r.Context(), auth.Who(r), name, want.Force, want.DryRun)
+	needsForce := want.DryRun && errors.Is(err, remove.ErrNotEmpty)
+	if err != nil && !needsForce {
 		return nil, err
 	}
-	if !had.Before {
-		a.cfg.Log.Info("queue deleted", "queue", name, "force", want.Force, "jobs", had.Jobs, "morgue", had.Morgue, auth.Sender(r))
-		WriteDown(a.node, a.cfg.Log, r, changes.Line{Action: "delete queue", Queue: name, Count: had.Jobs + had.Morgue})
-	}
-	return Deleted{name, true, had.Before, false, had.Jobs, had.Morgue, had.Aside}, nil
+	return Deleted{name, !want.DryRun, had.Before, needsForce, had.Jobs, had.Morgue, had.Aside}, nil
 }

@@ -64,7 +64,7 @@ var cases = map[string][]routeCase{
 		{"no name of a queue", "/api/v1/why?queue=no+where&id=a", "", 404, []string{"unknown queue", "use letters"}},
 	},
 	"POST /api/v1/nodes/{n}/drain": {
-		{"on", "/api/v1/nodes/n1/drain", "", 200, []string{`{"draining":true,"instance":"n1/01J.1","node":"n1"}`}},
+		{"on", "/api/v1/nodes/n1/drain", "", 200, []string{`{"draining":true,"instance":"n1/01J.1","node":"n1","noticed":true,"shards":0}`}},
 		{"undo", "/api/v1/nodes/n1/drain", `{"undo":true}`, 200, []string{`{"draining":false,`}},
 		{"field", "/api/v1/nodes/n1/drain", `{"un":true}`, 400, []string{`"field":"un"`}},
 		{"unknown", "/api/v1/nodes/n9/drain", "", 404, []string{`unknown node \"n9\" (known: n1, n2)`}},
@@ -87,7 +87,7 @@ var cases = map[string][]routeCase{
 		{"unknown queue", "/api/v1/stats/days?queue=nowhere", "", 404, []string{`unknown queue \"nowhere\"`}},
 	},
 	"GET /api/v1/queues":     {{"all", "/api/v1/queues", "", 200, []string{`{"queues":[{"name":"mail","shards":3,"paused":false,"unhandled":true,`, `{"name":"orders"`}}},
-	"GET /api/v1/queues/{q}": {{"one", "/api/v1/queues/orders", "", 200, []string{`{"name":"orders","shards":1,"paused":false`, `"processed":0`, `"codec":"","limits":{"payload_bytes":1048576,"id_payloads":10000,"id_bytes":16777216}}`}}},
+	"GET /api/v1/queues/{q}": {{"one", "/api/v1/queues/orders", "", 200, []string{`{"name":"orders","shards":1,"paused":false`, `"processed":0`, `"codec":"","limits":{"payload_bytes":1048576,"id_payloads":10000,"id_bytes":16777216},"causes":[`}}},
 	"POST /api/v1/queues/{q}/pause": {
 		{"pause", ordersPath + "pause", "", 200, []string{`{"paused":true,"queue":"orders"}`}},
 		{"field", ordersPath + "pause", `{"for":1}`, 400, []string{`"field":"for"`, `"line":1`}},
@@ -113,16 +113,16 @@ var cases = map[string][]routeCase{
 		{"parameter", ordersPath + "jobs?strict=1", `{"id":"x"}`, 400, []string{`"field":"strict"`}},
 		{"wait", ordersPath + "jobs?wait=1ms", `[{"id":"x"},{"id":""}]`, 400, []string{`"field":"[1].id"`}},
 		{"call", ordersPath + "jobs?wait=50ms&keep=1h", `{"id":"x"}`, 200, []string{`{"id":"x","ok":true,"merged":false,"state":"pending","token":"`}},
-		{"no wait", ordersPath + "jobs?wait=0s", `{"id":"x"}`, 400, []string{`"field":"wait"`, `got \"0s\", want a duration from 1ms to 5m0s`}},
+		{"no wait", ordersPath + "jobs?wait=0s", `{"id":"x"}`, 400, []string{`"field":"wait"`, `got \"0s\", must be a duration from 1ms to 5m0s`}},
 		{"long wait", ordersPath + "jobs?wait=6m", `{"id":"x"}`, 400, []string{`"field":"wait"`}},
 		{"empty wait", ordersPath + "jobs?wait=", `{"id":"x"}`, 400, []string{`"field":"wait"`}},
 		{"long keep", ordersPath + "jobs?wait=1s&keep=169h", `{"id":"x"}`, 400, []string{`"field":"keep"`}},
-		{"keep alone", ordersPath + "jobs?keep=1h", `{"id":"x"}`, 400, []string{`"field":"keep"`, "say wait=10s, too"}},
+		{"keep alone", ordersPath + "jobs?keep=1h", `{"id":"x"}`, 400, []string{`"field":"keep"`, "add wait=10s"}},
 		{"calls", ordersPath + "jobs?wait=1ms", "[" + strings.Repeat(`{"id":"x"},`, MaxCalls) + `{"id":"y"}]`, 400, []string{`"field":"wait"`, "1001 jobs"}},
 	},
 	"GET /api/v1/queues/{q}/replies/{id}/{token}": {
 		{"stranger", ordersPath + "replies/w1/AAAAAAAAAAAAAAAAAAAAAA", "", 404, []string{"no reply under this token"}},
-		{"no token", ordersPath + "replies/w1/0", "", 404, []string{"is no token"}},
+		{"no token", ordersPath + "replies/w1/0", "", 404, []string{"is not a token"}},
 	},
 	"GET /api/v1/queues/{q}/jobs/{id}/history": {
 		{"failed", ordersPath + "jobs/f1/history", "", 200, []string{`{"runs":[{"id":"f1","verdict":"failed","attempt":4,"retry_count":3,"shard":`, `"error":"no stock"`, `"cursor":`}},
@@ -133,8 +133,8 @@ var cases = map[string][]routeCase{
 		{"newest first", ordersPath + "journal?limit=1", "", 200, []string{`{"runs":[{"id":"`, `"oldest":`}},
 		{"from the beginning", ordersPath + "journal?after=0&verdict=failed&contains=stock", "", 200, []string{`{"runs":[{"id":"f1",`}},
 		{"of nobody", ordersPath + "journal?node=nobody&since=1h", "", 200, []string{`{"runs":[],`}},
-		{"verdict", ordersPath + "journal?verdict=failed,fine", "", 400, []string{`"field":"verdict"`, `got \"fine\", want some of done, failed, exhausted, crashed, postponed`}},
-		{"since", ordersPath + "journal?since=yesterday", "", 400, []string{`"field":"since"`, "how long ago: 90m"}},
+		{"verdict", ordersPath + "journal?verdict=failed,fine", "", 400, []string{`"field":"verdict"`, `got \"fine\", must be some of done, failed, exhausted, crashed, postponed`}},
+		{"since", ordersPath + "journal?since=yesterday", "", 400, []string{`"field":"since"`, "a duration before now like 90m"}},
 		{"after", ordersPath + "journal?after=x", "", 400, []string{`"field":"after"`}},
 	},
 	"POST /api/v1/queues/{q}/jobs/{id}/note": {
@@ -145,23 +145,23 @@ var cases = map[string][]routeCase{
 		`{"name":"sync","schedule":"every 24h","every":"24h","queue":"mail","id":"all","missed":"one","origin":"run time"`}}},
 	"GET /api/v1/recurring/{entry}": {
 		{"one", recurringPath + "sync", "", 200, []string{`{"name":"sync",`, `"missed_ticks":0,"late_s":0}`}},
-		{"unknown", recurringPath + "nightly", "", 404, []string{`nothing recurs by this name: \"nightly\" (known: report, sync)`}},
+		{"unknown", recurringPath + "nightly", "", 404, []string{`there is no recurring entry with this name: \"nightly\" (known: report, sync)`}},
 	},
 	"GET /api/v1/recurring/{entry}/next": {
 		{"ten", recurringPath + "report/next", "", 200, []string{`{"name":"report","times":[`}},
 		{"one", recurringPath + "sync/next?limit=1", "", 200, []string{`{"name":"sync","times":[1`}},
 		{"limit", recurringPath + "sync/next?limit=0", "", 400, []string{`"field":"limit"`}},
-		{"unknown", recurringPath + "nightly/next", "", 404, []string{`nothing recurs by this name`}},
+		{"unknown", recurringPath + "nightly/next", "", 404, []string{`there is no recurring entry with this name`}},
 	},
 	"POST /api/v1/recurring/{entry}": {
 		{"new", recurringPath + "tick", `{"every":"1h","offset":"5m","jitter":"2s","queue":"orders","id":"t","payload":{"at":"{tick}"},"header":{"a":"b"},"missed":"all"}`, 200,
 			[]string{`{"name":"tick","schedule":"every 1h + 5m","every":"1h","offset":"5m","jitter":"2s","queue":"orders","id":"t","payload":{"at":"{tick}"},"header":{"a":"b"},"missed":"all","backlog":100,"origin":"run time"`}},
-		{"there already", recurringPath + "sync", `{"every":"1s","queue":"orders"}`, 409, []string{"by this name already", "edit changes it"}},
+		{"there already", recurringPath + "sync", `{"every":"1s","queue":"orders"}`, 409, []string{"there is a recurring entry with this name", "edit changes it"}},
 		{"never", recurringPath + "tick", `{"cron":"0 0 31 2 *","queue":"orders"}`, 400, []string{`"field":"cron"`, "never comes: no February has a day 31"}},
 		{"neither", recurringPath + "tick", `{"queue":"orders"}`, 400, []string{"want cron, as in"}},
 		{"unknown queue", recurringPath + "tick", `{"every":"1s","queue":"nowhere"}`, 404, []string{`unknown queue \"nowhere\" (known: mail, orders)`}},
 		{"field", recurringPath + "tick", `{"every":"1s","que":"orders"}`, 400, []string{`"field":"que"`}},
-		{"duration", recurringPath + "tick", `{"every":"often","queue":"orders"}`, 400, []string{`\"often\" is no duration, want one as 30s or 1h30m`}},
+		{"duration", recurringPath + "tick", `{"every":"often","queue":"orders"}`, 400, []string{`\"often\" is not a duration such as 30s or 1h30m`}},
 		{"number", recurringPath + "tick", `{"every":30,"queue":"orders"}`, 400, []string{`"field":"every"`}},
 		{"name", recurringPath + "a%20b", `{"every":"1s","queue":"orders"}`, 400, []string{"use letters"}},
 		{"empty body", recurringPath + "tick", "", 400, []string{"body is empty"}},
@@ -171,25 +171,25 @@ var cases = map[string][]routeCase{
 		{"of a file", recurringPath + "report/edit", `{"every":"1h","payload":null,"id":"x"}`, 200, []string{`"schedule":"every 1h","every":"1h","queue":"mail","id":"x","payload":null,"missed":"one","origin":"file","edited":true`}},
 		{"wrong", recurringPath + "sync/edit", `{"jitter":"96h"}`, 400, []string{`"field":"jitter"`}},
 		{"field", recurringPath + "nightly/edit", `{"jiter":"96h"}`, 400, []string{`"field":"jiter"`}},
-		{"unknown", recurringPath + "nightly/edit", `{"every":"1s"}`, 404, []string{"nothing recurs by this name"}},
+		{"unknown", recurringPath + "nightly/edit", `{"every":"1s"}`, 404, []string{"there is no recurring entry with this name"}},
 	},
 	"POST /api/v1/recurring/{entry}/pause": {
 		{"one", recurringPath + "report/pause", "", 200, []string{`"paused":true`}},
-		{"unknown", recurringPath + "nightly/pause", "", 404, []string{"nothing recurs by this name"}},
+		{"unknown", recurringPath + "nightly/pause", "", 404, []string{"there is no recurring entry with this name"}},
 		{"field", recurringPath + "report/pause", `{"for":1}`, 400, []string{`"field":"for"`}},
 	},
 	"POST /api/v1/recurring/{entry}/resume": {{"one", recurringPath + "report/resume", "{}", 200, []string{`"paused":false`}}},
 	"POST /api/v1/recurring/{entry}/reset": {
 		{"of a file", recurringPath + "report/reset", "", 200, []string{`"edited":false`}},
-		{"of no file", recurringPath + "sync/reset", "", 400, []string{"no file has it"}},
+		{"of no file", recurringPath + "sync/reset", "", 400, []string{"it is in no file"}},
 	},
 	"POST /api/v1/recurring/{entry}/run": {
 		{"one", recurringPath + "sync/run", "", 200, []string{`{"results":[{"id":"all","ok":true,"merged":false}]}`}},
-		{"unknown", recurringPath + "nightly/run", "", 404, []string{"nothing recurs by this name"}},
+		{"unknown", recurringPath + "nightly/run", "", 404, []string{"there is no recurring entry with this name"}},
 	},
 	"POST /api/v1/recurring/{entry}/remove": {
 		{"one", recurringPath + "sync/remove", "", 200, []string{`{"name":"sync","removed":true}`}},
-		{"of a file", recurringPath + "report/remove", "", 409, []string{"it is from the file of a node; pause it, or take it out of the file"}},
+		{"of a file", recurringPath + "report/remove", "", 409, []string{"it comes from the file of a node; pause it, or take it out of the file"}},
 	},
 	"GET /api/v1/queues/{q}/jobs": {
 		{"by due time", ordersPath + "jobs", "", 200, []string{`{"jobs":[{"id":"r1",`, `"state":"ready","shard":0,`, `"perform_in":4102444800`, `"more":false,`}},
@@ -251,7 +251,7 @@ var cases = map[string][]routeCase{
 		{"and hold", ordersPath + "jobs/w1/cancel", `{"then":"hold"}`, 200, []string{`"then":"hold"`}},
 		{"does not run", ordersPath + "jobs/f1/cancel", ``, 409, []string{`not running`}},
 		{"no answer", ordersPath + "jobs/frozen/cancel", ``, 409, []string{`try again`}},
-		{"no such end", ordersPath + "jobs/w1/cancel", `{"then":"kill"}`, 400, []string{`"field":"then"`, "want retry, hold, bury or delete"}},
+		{"no such end", ordersPath + "jobs/w1/cancel", `{"then":"kill"}`, 400, []string{`"field":"then"`, "must be retry, hold, bury or delete"}},
 		{"not UTF-8", ordersPath + "jobs/%FF/cancel", `{"then":"hold"}`, 400, []string{`"field":"id"`}},
 		{"no queue", "/api/v1/queues/none/jobs/w1/cancel", ``, 404, []string{"none"}},
 	},
@@ -260,7 +260,7 @@ var cases = map[string][]routeCase{
 		{"a prefix", ordersPath + "holds", `{"prefix":"acme:","for":"1h","why":"sale"}`, 200, []string{`{"prefix":"acme:","queue":"orders","undone":false,"held":true,"until":`, `"count":1}`}},
 		{"an id", ordersPath + "holds", `{"id":"a/b"}`, 200, []string{`{"id":"a/b","queue":"orders","undone":false,"held":true,"count":1}`}},
 		{"not held", ordersPath + "holds", `{"id":"a","undo":true}`, 200, []string{`{"id":"a","queue":"orders","undone":false,"held":false,"count":0}`}},
-		{"neither", ordersPath + "holds", `{}`, 400, []string{"want an id, or a prefix of ids; to hold all of a queue, pause it"}},
+		{"neither", ordersPath + "holds", `{}`, 400, []string{"there must be an id or a prefix of ids; to hold all of a queue, pause it"}},
 		{"both", ordersPath + "holds", `{"id":"a","prefix":"b"}`, 400, []string{"not both"}},
 		{"bad time", ordersPath + "holds", `{"id":"a","for":"soon"}`, 400, []string{`"field":"for"`, "as in 2h"}},
 		{"time of nothing", ordersPath + "holds", `{"id":"a","for":"1h","undo":true}`, 400, []string{`"field":"for"`}},
@@ -276,7 +276,7 @@ var cases = map[string][]routeCase{
 		{"fixed key", ordersPath + "rules", `{"set":{"shards":10}}`, 400, []string{"shards does not change at run time"}},
 		{"bad value", ordersPath + "rules", `{"set":{"batch_size":0}}`, 400, []string{"want a whole number, 1 to 1000, got 0"}},
 		{"bad time", ordersPath + "rules", `{"set":{"batch_size":1},"for":"-1h"}`, 400, []string{`"field":"for"`}},
-		{"time of nothing", ordersPath + "rules", `{"unset":["batch_size"],"for":"1h"}`, 400, []string{`"field":"for"`, "about what is set"}},
+		{"time of nothing", ordersPath + "rules", `{"unset":["batch_size"],"for":"1h"}`, 400, []string{`"field":"for"`, "applies to settings"}},
 		{"both", ordersPath + "rules", `{"set":{"batch_size":1},"unset":["batch_size"]}`, 400, []string{"set and unset at once"}},
 		{"no body", ordersPath + "rules", ``, 400, []string{"body is empty"}},
 		{"no queue", "/api/v1/queues/none/rules", `{"set":{"batch_size":1}}`, 404, []string{"none"}},
@@ -345,7 +345,7 @@ func TestUnknownQueue(t *testing.T) {
 func TestNoRouteIsUntested(t *testing.T) {
 	t.Parallel()
 	left := maps.Clone(cases)
-	for _, rt := range (&api{}).routes() {
+	for _, rt := range (&api{}).listRoutes() {
 		if len(cases[rt.pattern]) == 0 {
 			t.Errorf("%s has no case", rt.pattern)
 		}

@@ -9,54 +9,54 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/identity"
+	"github.com/lowkiq/lowkiq/internal/process/identity"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/queue/changes"
 	"github.com/lowkiq/lowkiq/wire"
 )
 
-// Run is one handler call for one id. Times are unix seconds, by Redis's clock.
+// Run is a handler call for an id. Times are unix seconds, by Redis's clock.
 type Run struct {
 	JobID
 	Verdict    browse.Verdict  `json:"verdict"`
-	Attempt    int             `json:"attempt"` // since the job was last done, from 1
-	RetryCount int             `json:"retry_count"`
+	Attempt    int             `json:"attempt"`     // since the job was last done, from 1
+	RetryCount int             `json:"retry_count"` // of the job after the run; -1 if it has not failed
 	Shard      int             `json:"shard"`
-	Due        float64         `json:"due"`
-	Popped     float64         `json:"popped"`
-	Began      *float64        `json:"began,omitempty"` // nil where nobody knows, as of crashes
+	Due        float64         `json:"due"`             // when the job was due
+	Popped     float64         `json:"popped"`          // when the shard's owner popped it
+	Began      *float64        `json:"began,omitempty"` // when its handler was called; absent if it is unknown, as after crashes
 	Ended      float64         `json:"ended"`
 	Node       string          `json:"node"`
 	Instance   string          `json:"instance"`
-	Error      string          `json:"error,omitempty"`
-	Log        string          `json:"log,omitempty"`
-	Result     json.RawMessage `json:"result,omitempty"`
+	Error      string          `json:"error,omitempty"`  // the most useful line of the error, at most 200 bytes
+	Log        string          `json:"log,omitempty"`    // the last kilobyte of its handler's notes
+	Result     json.RawMessage `json:"result,omitempty"` // its handler's answer of at most 1 KiB, in the form of a payload
 }
 
-// Runs are some of a queue's runs, or of an id's.
+// Runs has runs of a queue or of an id.
 type Runs struct {
 	Runs []Run `json:"runs"`
-	// Cursor is for the parameter after: what is written from now on comes behind it.
+	// Cursor is the value of the parameter after for runs that are written later.
 	Cursor int64 `json:"cursor"`
-	// Oldest is how far back was looked, in unix seconds: there may be older runs. nil: there are none that were asked for.
+	// Oldest says how far back runs were searched, in unix seconds. It is absent if there are no older runs.
 	Oldest *float64 `json:"oldest,omitempty"`
-	// Changes are what people did to the id, of its history: the last one first, of those among the cluster's last 2,000 changes that name it.
+	// Changes are the changes by people that name the id, newest first, from the last 2,000 changes of the cluster. Only histories of ids have them.
 	Changes []Change `json:"changes,omitempty"`
 }
 
-// unix is a time as the API has it.
-func unix(t time.Time) float64 { return float64(t.UnixMicro()) / 1e6 }
+// unixSeconds returns a time in the form of the API, seconds since 1970.
+func unixSeconds(t time.Time) float64 { return float64(t.UnixMicro()) / 1e6 }
 
-// RunOf is a run as the API shows it.
+// RunOf returns a run in the form of the API.
 func RunOf(r *browse.Run) Run {
 	run := Run{
 		JobID: JobIDOf(r.ID), Verdict: r.Verdict, Attempt: r.Attempt(), RetryCount: r.RetryCount, Shard: r.Shard,
-		Due: unix(r.Due), Popped: unix(r.Popped), Ended: unix(r.Ended), Node: identity.NodeOf(r.Instance), Instance: r.Instance,
+		Due: unixSeconds(r.Due), Popped: unixSeconds(r.Popped), Ended: unixSeconds(r.Ended), Node: identity.NodeOf(r.Instance), Instance: r.Instance,
 		Error: r.Error, Log: r.Log,
 	}
 	if !r.Began.IsZero() {
-		run.Began = new(unix(r.Began))
+		run.Began = new(unixSeconds(r.Began))
 	}
 	if r.Result != nil {
 		run.Result = wire.AppendPayload(nil, r.Result)
@@ -70,26 +70,15 @@ func runsOf(found browse.Runs) Runs {
 		answer.Runs[i] = RunOf(&found.List[i])
 	}
 	if !found.Oldest.IsZero() {
-		answer.Oldest = new(unix(found.Oldest))
+		answer.Oldest = new(unixSeconds(found.Oldest))
 	}
 	return answer
 }
 
-var (
-	historyQuery = []string{"limit"}
-	journalQuery = []string{"verdict", "node", "contains", "since", "after", "limit"}
-)
-
-// runsMemory is what the journal's lines of one answer take at most, with what is made of them.
-const runsMemory = 8 << 20
-
-// history lists the runs of one id, the newest first.
-func (a *api) history(q *queue.Queue, _ http.ResponseWriter, r *http.Request) (any, error) {
+// listRunsOfJob lists the runs of an id, the newest first.
+func (a *api) listRunsOfJob(q *queue.Queue, _ http.ResponseWriter, r *http.Request) (any, error) {
 	query := browse.RunQuery{ID: r.PathValue("id")}
 	if err := readLimit(r.URL.Query(), maxLimit, &query.Limit); err != nil {
-		return nil, err
-	}
-	if err := accountOf(r).take(runsMemory); err != nil {
 		return nil, err
 	}
 	found, err := browse.Of(q).Runs(r.Context(), query)
@@ -102,21 +91,18 @@ func (a *api) history(q *queue.Queue, _ http.ResponseWriter, r *http.Request) (a
 	return answer, err
 }
 
-// journal lists runs of a queue: the newest first, or with after those behind a cursor, the oldest first.
-func (a *api) journal(q *queue.Queue, _ http.ResponseWriter, r *http.Request) (any, error) {
+// listRuns lists runs of a queue, the newest first. With the parameter after it lists the runs behind a cursor, the oldest first.
+func (a *api) listRuns(q *queue.Queue, _ http.ResponseWriter, r *http.Request) (any, error) {
 	values := r.URL.Query()
 	query, err := a.runQuery(r, values)
 	if err != nil {
-		return nil, err
-	}
-	if err := accountOf(r).take(runsMemory); err != nil {
 		return nil, err
 	}
 	var found browse.Runs
 	if values.Has("after") {
 		cursor, err := strconv.ParseInt(values.Get("after"), 10, 64)
 		if err != nil || cursor < 0 {
-			return nil, badField("after", "got %.40q, want the cursor of an answer, or 0", values.Get("after"))
+			return nil, badField("after", "got %.40q, must be the cursor of an answer, or 0", values.Get("after"))
 		}
 		found, err = browse.Of(q).RunsAfter(r.Context(), cursor, query)
 		if err != nil {
@@ -128,26 +114,27 @@ func (a *api) journal(q *queue.Queue, _ http.ResponseWriter, r *http.Request) (a
 	return runsOf(found), nil
 }
 
-// runQuery reads which runs are wanted.
+// runQuery reads the parameters that choose runs.
 func (a *api) runQuery(r *http.Request, values url.Values) (query browse.RunQuery, err error) {
 	query.Node, query.Contains = values.Get("node"), values.Get("contains")
 	for _, text := range values["verdict"] {
 		for word := range strings.SplitSeq(text, ",") {
 			verdict := browse.Verdict(word)
 			if verdict.Letter() == "" {
-				return query, badField("verdict", "got %.40q, want some of %s, with commas between them", word, words(browse.Verdicts()))
+				return query, badField("verdict", "got %.40q, must be some of %s, with commas between them", word, joinWords(browse.Verdicts()))
 			}
 			query.Verdicts = append(query.Verdicts, verdict)
 		}
 	}
-	if query.Since, err = a.since(r.Context(), values.Get("since")); err != nil {
+	if query.Since, err = a.parseSince(r.Context(), values.Get("since")); err != nil {
 		return query, err
 	}
 	return query, readLimit(values, maxLimit, &query.Limit)
 }
 
-// since reads a time, or how long ago it was; "" is the zero time.
-func (a *api) since(ctx context.Context, text string) (since time.Time, err error) {
+// parseSince reads a time, or a duration that is subtracted from now. A duration counts from Redis's
+// clock, as the stored times do. "" is the zero time.
+func (a *api) parseSince(ctx context.Context, text string) (since time.Time, err error) {
 	if text == "" {
 		return since, nil
 	}
@@ -156,7 +143,7 @@ func (a *api) since(ctx context.Context, text string) (since time.Time, err erro
 		return now.Add(-ago), err
 	}
 	if since, err = ParseTime(text); err != nil {
-		return since, badField("since", "got %.40q, want a time like 2026-01-02T15:04:05Z, unix seconds, or how long ago: 90m", text)
+		return since, badField("since", "got %.40q, must be a time like 2026-01-02T15:04:05Z, unix seconds, or a duration before now like 90m", text)
 	}
 	return since, nil
 }

@@ -11,11 +11,11 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/certs"
-	"github.com/lowkiq/lowkiq/internal/certtest"
-	"github.com/lowkiq/lowkiq/internal/hosts"
-	"github.com/lowkiq/lowkiq/internal/pause"
-	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/network/certs"
+	"github.com/lowkiq/lowkiq/internal/network/hosts"
+	"github.com/lowkiq/lowkiq/internal/process/sleep"
+	"github.com/lowkiq/lowkiq/internal/testing/certtest"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 	"github.com/lowkiq/lowkiq/node"
 	"github.com/lowkiq/lowkiq/web/auth"
 )
@@ -33,7 +33,7 @@ func serving(t *testing.T, cfg Config) (url string, stop func()) {
 	patience, give := context.WithTimeout(t.Context(), time.Minute)
 	defer give()
 	for n.Ready() != nil {
-		must(t, pause.For(patience, 5*time.Millisecond))
+		must(t, sleep.For(patience, 5*time.Millisecond))
 	}
 	return n.URL(), func() { cancel(); must(t, <-ended) }
 }
@@ -44,8 +44,11 @@ func TestServeWithTLS(t *testing.T) {
 	t.Parallel()
 	ca := certtest.New(t)
 	cert, key := ca.Server("n1")
+	// The system gives a port that the node lets go to the next outgoing connection, but none of these.
+	address := redistest.Addresses(t, 1)[0]
 	url, stop := serving(t, Config{
-		TLS: TLS{CertFile: cert, KeyFile: key, CAFile: ca.File, ClientAuth: true}, Tokens: auth.Tokens{Admin: []string{adminToken}},
+		Address: address,
+		TLS:     TLS{CertFile: cert, KeyFile: key, CAFile: ca.File, ClientAuth: true}, Tokens: auth.Tokens{Admin: []string{adminToken}},
 	})
 	cert, key = ca.Client("caller")
 	known := certs.Files{Cert: cert, Key: key, CA: ca.File}
@@ -57,14 +60,14 @@ func TestServeWithTLS(t *testing.T) {
 		says        string
 	}{
 		{"/healthz", "", unknown, 200, "ok"},
-		{"/metrics", adminToken, unknown, 403, "wants a client certificate"},
+		{"/metrics", adminToken, unknown, 403, "needs a client certificate"},
 		{"/metrics", "", known, 401, "admin token"},
 		{"/metrics", adminToken, known, 200, `lowkiq_queue_jobs{queue="orders"`},
 		{"/api/v1/status", adminToken, known, 200, `"http":"` + url + `"`},
 	} {
 		store, err := certs.Open(c.with, nil)
 		must(t, err)
-		status, body := ask(t, url+c.path, c.token, store.Client())
+		status, body := ask(t, url+c.path, c.token, store.ClientConfig())
 		if status != c.status || !strings.Contains(body, c.says) {
 			t.Errorf("%s with token %q: got %d %s, want %d %s", c.path, c.token, status, body, c.status, c.says)
 		}
@@ -73,7 +76,7 @@ func TestServeWithTLS(t *testing.T) {
 		t.Errorf("plain HTTP: got %d, want 400", status)
 	}
 	stop()
-	free, err := net.Listen("tcp", strings.TrimPrefix(url, "https://"))
+	free, err := redistest.Listen(address)
 	must(t, err)
 	must(t, free.Close())
 }
@@ -97,7 +100,7 @@ func ask(t *testing.T, url, token string, config *tls.Config) (int, string) {
 func TestServeEverywhere(t *testing.T) {
 	t.Parallel()
 	cfg, err := Config{Address: ":0", Insecure: true}.withDefaults()
-	if own, none := hosts.Outward(); none == nil {
+	if own, none := hosts.OutwardAddress(); none == nil {
 		must(t, err)
 		listener, err := net.Listen("tcp", cfg.Address)
 		must(t, err)

@@ -11,7 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/logbuf"
+	"github.com/lowkiq/lowkiq/internal/process/logbuf"
 )
 
 // login posts the form and returns the answer and the session's cookie.
@@ -67,7 +67,7 @@ func TestLogin(t *testing.T) {
 			if got, want := answer.Header().Get("Location"), "/queues/orders?page=2"; got != want {
 				t.Errorf("got location %q, want %q", got, want)
 			}
-			if !session.HttpOnly || session.SameSite != http.SameSiteStrictMode || session.Path != "/" || session.Secure || session.MaxAge != 12*60*60 {
+			if !session.HttpOnly || session.SameSite != http.SameSiteStrictMode || session.Path != "" || session.Secure || session.MaxAge != 12*60*60 {
 				t.Errorf("got cookie %s", session)
 			}
 			if strings.Contains(session.Value, "token") {

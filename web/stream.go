@@ -13,20 +13,20 @@ type EventStream struct {
 	control *http.ResponseController
 }
 
-// StreamBeat is how often a stream says something even if nothing happens, so that both ends learn when the other has gone.
+// StreamBeat is how often a stream sends a comment even without events, so that both ends notice when the other has gone.
 const StreamBeat = 15 * time.Second
 
-// NewEventStream begins the answer.
+// NewEventStream begins the answer. All checks must come before, because a stream cannot answer with an error.
 func NewEventStream(w http.ResponseWriter) *EventStream {
 	w.Header().Set("Content-Type", "text/event-stream")
-	w.Header().Set("X-Accel-Buffering", "no") // else nginx would keep events back
+	w.Header().Set("X-Accel-Buffering", "no") // without it nginx would delay events
 	return &EventStream{w, http.NewResponseController(w)}
 }
 
-// Event sends an event of this name. An error says that the client has gone, or takes nothing.
+// Event sends an event of this name. It returns an error if the client has gone, or accepts no more bytes.
 func (s *EventStream) Event(name, data string) error { return s.write(eventText(name, data)) }
 
-// eventText is an event as a stream has it.
+// eventText returns an event in the form of a stream.
 func eventText(name, data string) string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "event: %s\n", name)
@@ -37,12 +37,12 @@ func eventText(name, data string) string {
 	return text.String()
 }
 
-// Comment sends what programs pass over.
+// Comment sends a comment, which clients ignore.
 func (s *EventStream) Comment(text string) error { return s.write(": " + text + "\n\n") }
 
 func (s *EventStream) write(text string) error {
-	// Who takes nothing is cut off by its connection (patientConn), or by this, where a connection has several streams. Not every
-	// ResponseWriter has deadlines; those of a real server have.
+	// A client that accepts no bytes is cut off by its connection (patientConn). If the connection has several streams, this deadline
+	// does it. Not every ResponseWriter has deadlines; those of a real server have.
 	_ = s.control.SetWriteDeadline(time.Now().Add(writePatience))
 	if _, err := s.w.Write([]byte(text)); err != nil {
 		return err

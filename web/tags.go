@@ -7,37 +7,30 @@ import (
 	"github.com/lowkiq/lowkiq/queue/browse"
 )
 
-// Tags are what a part of a queue's jobs has of tags: the counts of all parts together are those of the queue.
+// Tags has the counts of tags in a part of a queue's jobs. The counts of all parts together are those of the queue.
 type Tags struct {
 	Tags     []TagCount `json:"tags"` // most jobs first
 	More     bool       `json:"more"`
-	Next     string     `json:"next"`     // cursor of the next part; empty after the last one
-	Examined int        `json:"examined"` // jobs looked at
-	Through  float64    `json:"through"`  // share of all jobs up to here, 0 to 1
+	Next     string     `json:"next"`     // cursor of the next part; empty after the last part
+	Examined int        `json:"examined"` // jobs that were examined
+	Through  float64    `json:"through"`  // share of all jobs that were examined up to here, 0 to 1
 }
 
-// TagCount says how many jobs have a tag, and how many of their payloads.
+// TagCount has the numbers of jobs and payloads with a tag.
 type TagCount struct {
 	Tag      string `json:"tag"`
 	Jobs     int    `json:"jobs"`
 	Payloads int    `json:"payloads"`
 }
 
-// bytesOfTags is what an answer about tags costs until it is written: there are about a thousand, of which few are long, or some ten
-// thousand where somebody makes up tags.
-const bytesOfTags = 4 << 20
-
-var tagsQuery = []string{"state", "cursor"}
-
-// tagLists are what tags can be counted of.
+// tagLists are the lists of jobs whose tags can be counted.
 var tagLists = Lists{States: []browse.State{"", browse.StateMorgue}, Orders: []browse.Order{browse.ByID}}
 
-func (a *api) tags(q *queue.Queue, _ http.ResponseWriter, r *http.Request) (any, error) {
+// countTags counts tags in the next part of the jobs. The client adds up the parts, because a count of a large
+// queue at once would keep Redis busy for too long.
+func (a *api) countTags(q *queue.Queue, _ http.ResponseWriter, r *http.Request) (any, error) {
 	query, err := tagLists.Query(r.URL.Query())
 	if err != nil {
-		return nil, err
-	}
-	if err := accountOf(r).take(bytesOfTags); err != nil {
 		return nil, err
 	}
 	page, err := browse.Of(q).Tags(r.Context(), query.State, query.Cursor)

@@ -4,11 +4,14 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/lowkiq/lowkiq/internal/process/logbuf"
 	"github.com/lowkiq/lowkiq/web/auth"
 )
 
@@ -35,7 +38,7 @@ var example = strings.NewReplacer("{q}", "orders", "{n}", "n1", "{id}", "a", "{e
 func TestEveryRouteAsksForItsRole(t *testing.T) {
 	w := newWorld(t, shared(t), func(cfg *Config) { cfg.Tokens = someTokens })
 	tokens := map[string]string{"": "", "read": readToken, "push": pushToken, "admin": adminToken, "old admin": oldToken, "wrong": "wrong-token-0123456789"}
-	for _, rt := range (&api{}).routes() {
+	for _, rt := range (&api{}).listRoutes() {
 		method, path, _ := strings.Cut(rt.pattern, " ")
 		may := map[string]bool{"admin": true, "old admin": true, "read": method == "GET"}
 		switch {
@@ -95,8 +98,8 @@ func TestToken(t *testing.T) {
 		{"right, any case of the scheme", "GET", "/metrics", "bearer " + readToken, 200, ""},
 		{"right, unknown path", "GET", "/nowhere", "Bearer " + readToken, 404, ""},
 		{"read, page", "GET", "/queues/orders", "Bearer " + readToken, 404, ""},
-		{"read, page that changes", "POST", "/queues/orders/pause", "Bearer " + readToken, 403, "POST with the read token: this wants the admin token"},
-		{"push, page", "GET", "/", "Bearer " + pushToken, 403, "GET with the push token: this wants the read or the admin token"},
+		{"read, page that changes", "POST", "/queues/orders/pause", "Bearer " + readToken, 403, "POST with the read token; this needs the admin token"},
+		{"push, page", "GET", "/", "Bearer " + pushToken, 403, "GET with the push token; this needs the read or the admin token"},
 		{"push, head", "HEAD", ordersPath + "jobs", "Bearer " + pushToken, 403, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -122,11 +125,14 @@ func TestTokensValidate(t *testing.T) {
 	}{
 		{"none", auth.Tokens{}, ""},
 		{"all", someTokens, ""},
-		{"short", auth.Tokens{Push: []string{"0123456789abcde"}}, "push token: it has 15 bytes, want at least 16"},
+		{"short", auth.Tokens{Push: []string{"0123456789abcde"}}, "push token: it has 15 bytes, must have at least 16"},
 		{"second one short", auth.Tokens{Admin: []string{adminToken, ""}}, "admin token 2: it has 0 bytes"},
 		{"space", auth.Tokens{Read: []string{"0123456789 abcdef"}}, "read token: it has a space"},
 		{"not ascii", auth.Tokens{Read: []string{"0123456789äbcdef"}}, "read token: it has a space or a character beyond ASCII"},
-		{"one for two", auth.Tokens{Read: []string{readToken}, Admin: []string{readToken}}, "admin token is the same as one for read"},
+		{"one letter", auth.Tokens{Admin: []string{strings.Repeat("a", 16)}}, "admin token: it has 1 different characters, must have at least 5 so that nobody can guess it"},
+		{"two digits", auth.Tokens{Admin: []string{strings.Repeat("01", 20)}}, "admin token: it has 2 different characters"},
+		{"five digits", auth.Tokens{Admin: []string{"0123401234012340"}}, ""},
+		{"one for two", auth.Tokens{Read: []string{readToken}, Admin: []string{readToken}}, "admin token is also a token for read"},
 	} {
 		err := c.tokens.Validate()
 		switch {
@@ -179,5 +185,23 @@ func TestCertificates(t *testing.T) {
 			w.handler.ServeHTTP(answer, r)
 			expect(t, answer, c.status)
 		})
+	}
+}
+
+// A wrong token is told from none, and leaves a line in the log with the address: not one for each try, and without the token.
+func TestWrongTokenIsToldAndLogged(t *testing.T) {
+	t.Parallel()
+	var log strings.Builder
+	logger := logbuf.Logger(slog.New(slog.NewTextHandler(&log, nil)))
+	w := guarded(t, func(cfg *Config) { cfg.Log = logger })
+	expect(t, w.do("GET", "/api/v1/status", ""), 401, "this needs the header Authorization: Bearer TOKEN, with the read or the admin token")
+	for range 20 {
+		expect(t, w.do("GET", "/api/v1/status", "", "Authorization", "Bearer wrong-token-0123456789"), 401,
+			"the token is not one of this node's; this needs the read or the admin token")
+	}
+	logbuf.Flush(logger, time.Minute)
+	got := log.String()
+	if strings.Count(got, "token refused") != 1 || !strings.Contains(got, "address=192.0.2.1:1234") || strings.Contains(got, "wrong-token") {
+		t.Errorf("got log %q, want one line with the address", got)
 	}
 }

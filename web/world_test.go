@@ -15,7 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/queue/recurring"
@@ -39,11 +39,12 @@ var worlds atomic.Int64
 func newWorld(t testing.TB, url string, change ...func(*Config)) *world {
 	t.Helper()
 	name := "web-" + time.Unix(worlds.Add(1), 0).UTC().Format("150405")
-	client, err := queue.Open(queue.Config{Redis: url, Cluster: name, Timeout: 10 * time.Second})
+	client, err := queue.Open(queue.Config{Redis: url, Cluster: name, Timeout: time.Minute})
 	must(t, err)
+	client.DB().Slow = nil // rests make a search on a busy machine end before it has looked at all
 	t.Cleanup(func() { must(t, client.Close()) })
 	w := &world{t: t, client: client, node: &fakeNode{client: client}}
-	cfg := Config{Version: "v1.2.3", Names: []string{"example.com"}} // httptest.NewRequest's
+	cfg := Config{Cluster: w.node, Version: "v1.2.3", Names: []string{"example.com"}} // httptest.NewRequest's
 	for _, f := range change {
 		f(&cfg)
 	}
@@ -71,9 +72,11 @@ type fakeNode struct {
 	told     atomic.Int32     // handlers to stop
 	ending   func() error     // before one is; nil: nothing
 	mayBegin []string
+	drains   bool
 }
 
-func (n *fakeNode) Cluster() status.Cluster { return n }
+// Attach does not run the pages.
+func (n *fakeNode) Attach(func() (string, error), func(context.Context) error) error { return nil }
 
 func (n *fakeNode) Client() *queue.Client { return n.client }
 
@@ -151,10 +154,22 @@ func (n *fakeNode) Handled(ctx context.Context) (status.Handled, error) {
 	return n.handled, err
 }
 
-func (n *fakeNode) Drain(ctx context.Context, node string, _ bool) (string, error) {
+// DrainProgress does what was asked at once.
+func (n *fakeNode) DrainProgress(context.Context, string) (status.DrainProgress, error) {
+	return status.DrainProgress{Drains: n.drains}, nil
+}
+
+func (n *fakeNode) RedisRefuses() string { return "" }
+
+func (n *fakeNode) Here(string, lowkiq.Shard, string, *queue.Cancellation) (where queue.Whereabouts, ok bool) {
+	return where, false
+}
+
+func (n *fakeNode) Drain(ctx context.Context, node string, on bool) (string, error) {
 	_, err := n.client.Time(ctx)
 	switch node {
 	case "n1":
+		n.drains = on
 		return "n1/01J.1", err
 	case "n2":
 		return "", fmt.Errorf("drain n2/01K.1: %w", status.ErrNotHeard)
@@ -191,7 +206,7 @@ func (w *world) fill() *world {
 	scheduled.PerformAt, scheduled.Header = time.Unix(4102444800, 0), map[string]string{"tag": "vip,new"}
 	w.push(job("r1"), job("r2"), scheduled, job("a/b"), job("\xff"))
 	book := recurring.Of(w.client)
-	must(w.t, book.Declare(ctx, map[string]recurring.Spec{"report": {Cron: "0 6 * * 1-5", Zone: "Europe/Berlin", Queue: "mail", Payload: []byte(`{"day":"{tick}"}`)}}, time.Unix(1763600000, 0)))
+	must(w.t, book.Declare(ctx, map[string]recurring.Spec{"report": {Cron: "0 6 * * 1-5", Zone: "Europe/Berlin", Queue: "mail", Payload: []byte(`{"day":"{tick}"}`)}}, time.Unix(1763600000, 0), "boot"))
 	must(w.t, book.Add(ctx, "sync", recurring.Spec{Every: recurring.Duration(24 * time.Hour), Queue: "mail", ID: "all"}))
 	written, err := w.client.Time(ctx)
 	must(w.t, err)
@@ -226,8 +241,18 @@ func (w *world) do(method, target, body string, headers ...string) *httptest.Res
 	}
 	answer := httptest.NewRecorder()
 	w.handler.ServeHTTP(answer, r)
+	land(w.t, answer, r)
 	w.keepsDescription(r, body, answer)
 	return answer
+}
+
+// land makes the Location of an answer absolute, as a browser does.
+func land(t testing.TB, answer *httptest.ResponseRecorder, r *http.Request) {
+	if to := answer.Header().Get("Location"); to != "" {
+		at, err := r.URL.Parse(to)
+		must(t, err)
+		answer.Header().Set("Location", at.String())
+	}
 }
 
 // shared is the Redis of a test and its parallel subtests.

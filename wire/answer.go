@@ -11,7 +11,7 @@ import (
 	"github.com/lowkiq/lowkiq"
 )
 
-// answer is what a handler said, as read.
+// answer has the fields of a handler's answer.
 type answer struct {
 	ok     *bool
 	reason *string
@@ -19,33 +19,34 @@ type answer struct {
 	said   map[string]lowkiq.Answered
 	flight *int64
 	after  *int64   // retry_after, seconds
-	limit  *string  // the group that it is about
-	most   int      // ids that failed and said may have: those of the batch, and a stranger
-	fields []string // seen
+	limit  *string  // prefix of the group to postpone
+	most   int      // maximum number of ids in failed and said: those of the batch, and an unknown id
+	fields []string // names of the fields read so far
 }
 
-// ParseAnswer reads a handler's answer to batch, and does what a Go handler would have done: it
-// returns nil when every job is done, [lowkiq.Failed] when some failed or, with a [lowkiq.Bury], are
-// never to be tried again, [lowkiq.Postpone] or [lowkiq.Limit] when all are to come later, else the failure of the whole batch, and gives results and states of jobs
-// that are done to [lowkiq.Batch.Answer]. An [*Error] means that text is no answer at all. An answer
-// that names an id which is not in the batch is a failure of the whole batch, because what the handler
-// meant cannot be told. A result or state that is too long fails its job. Nothing is given to
-// Batch.Answer of an answer that fails as a whole, nor of jobs that fail.
+// ParseAnswer parses a handler's answer to batch, and returns what a Go handler would return: nil if all
+// jobs are done, [lowkiq.Failed] if some jobs have failed or are to be buried, [lowkiq.Postpone] or
+// [lowkiq.Throttle] if all jobs are to come later, else the error of the whole batch. It passes the results
+// and states of jobs that are done to [lowkiq.Batch.Answer].
+//
+// An [*Error] means that text is not an answer. An answer that names an id which is not in the batch fails
+// the whole batch, because the handler may have mixed up its ids. A result or state that is too long
+// fails its job.
 func ParseAnswer(text []byte, batch *lowkiq.Batch) error {
 	if string(text) == `{"ok":true}` {
 		return nil
 	}
 	d := decoder{lexer: lexer{src: text}}
-	a, err := d.answer(len(batch.Jobs) + 1)
+	a, err := d.decodeAnswer(len(batch.Jobs) + 1)
 	if err != nil {
-		return d.located(err)
+		return d.locateFault(err)
 	}
 	if a.flight != nil && *a.flight != batch.Flight {
 		return errorAt(text, 0, "flight", fmt.Sprintf("is %d, but the batch has %d: this answers another batch", *a.flight, batch.Flight))
 	}
 	switch {
 	case a.after != nil || a.limit != nil:
-		return a.later(text)
+		return a.postponeAnswer(text)
 	case a.ok != nil && a.failed != nil:
 		return errorAt(text, 0, "", `answer has both "ok" and "failed" or "bury", want one of them`)
 	case a.failed != nil && a.reason != nil:
@@ -68,17 +69,17 @@ func ParseAnswer(text []byte, batch *lowkiq.Batch) error {
 
 // The bounds of retry_after, and of a header of that name.
 const (
-	minRetryAfter = time.Second    // who says 0 is not asked again without a pause
-	maxRetryAfter = 24 * time.Hour // no handler can put a job off for longer
+	minRetryAfter = time.Second    // a handler that answers 0 is not called again without a pause
+	maxRetryAfter = 24 * time.Hour // a handler cannot postpone a job for longer
 )
 
-// RetryAfter is for how long a batch is put back whose handler has asked for so long.
+// RetryAfter returns the delay of a batch whose handler has asked for a delay.
 func RetryAfter(asked time.Duration) time.Duration {
 	return min(max(asked, minRetryAfter), maxRetryAfter)
 }
 
-// later is the answer that the batch is to come later.
-func (a *answer) later(text []byte) error {
+// postponeAnswer returns the answer that postpones the batch.
+func (a *answer) postponeAnswer(text []byte) error {
 	const want = `want {"ok":false,"retry_after":30}, with "limit":"acme:" if all of a group is to wait`
 	switch {
 	case a.after == nil:
@@ -88,7 +89,7 @@ func (a *answer) later(text []byte) error {
 	}
 	after := RetryAfter(time.Duration(min(*a.after, int64(maxRetryAfter/time.Second))) * time.Second)
 	if a.limit != nil {
-		return lowkiq.Limit{Prefix: *a.limit, For: after}
+		return lowkiq.Throttle{Prefix: *a.limit, For: after}
 	}
 	reason := "its handler answered retry_after"
 	if a.reason != nil && *a.reason != "" {
@@ -97,13 +98,13 @@ func (a *answer) later(text []byte) error {
 	return lowkiq.Postpone{After: after, Reason: reason}
 }
 
-// perID is the answer per id, if the ids are those of the batch. It gives to the batch what is said of
-// jobs that are done.
+// perID returns the answer per id, after a check that all ids are in the batch. It passes results and states
+// of jobs that are done to the batch.
 func (a *answer) perID(batch *lowkiq.Batch) error {
-	if id, ok := stranger(batch, a.failed); ok {
+	if id, ok := unknownID(batch, a.failed); ok {
 		return fmt.Errorf("handler named %.600q as failed, which is not in the batch: all of it counts as failed", id)
 	}
-	if id, ok := stranger(batch, a.said); ok {
+	if id, ok := unknownID(batch, a.said); ok {
 		return fmt.Errorf("handler answered about %.600q, which is not in the batch: all of it counts as failed", id)
 	}
 	failed := a.failed
@@ -133,8 +134,8 @@ func (a *answer) perID(batch *lowkiq.Batch) error {
 	return failed
 }
 
-// stranger returns an id that is named and not in the batch.
-func stranger[T any](batch *lowkiq.Batch, named map[string]T) (id string, ok bool) {
+// unknownID returns an id that is named and not in the batch.
+func unknownID[T any](batch *lowkiq.Batch, named map[string]T) (id string, ok bool) {
 	known := 0
 	for i := range batch.Jobs {
 		if _, ok := named[batch.Jobs[i].ID]; ok {
@@ -156,15 +157,15 @@ func stranger[T any](batch *lowkiq.Batch, named map[string]T) (id string, ok boo
 	return "", false // the batch named an id twice
 }
 
-func (d *decoder) answer(most int) (a answer, err *fault) {
+func (d *decoder) decodeAnswer(most int) (a answer, err *fault) {
 	a.most = most
-	if d.space(); d.peek() != '{' {
+	if d.skipSpace(); d.peek() != '{' {
 		return a, d.unexpected(`an answer such as {"ok":true}`)
 	}
-	err = d.object(0, func(key []byte) *fault {
+	err = d.walkObject(0, func(key []byte) *fault {
 		at := d.pos
 		d.field = string(key[1 : len(key)-1])
-		if err := d.answerField(key, &a); err != nil {
+		if err := d.decodeAnswerField(key, &a); err != nil {
 			err.pos = max(err.pos, at)
 			return err
 		}
@@ -174,28 +175,28 @@ func (d *decoder) answer(most int) (a answer, err *fault) {
 	if err != nil {
 		return a, err
 	}
-	if d.space(); d.pos < len(d.src) {
+	if d.skipSpace(); d.pos < len(d.src) {
 		return a, d.unexpected("the end after the answer")
 	}
 	return a, nil
 }
 
-func (d *decoder) answerField(key []byte, a *answer) *fault {
+func (d *decoder) decodeAnswerField(key []byte, a *answer) *fault {
 	if slices.Contains(a.fields, d.field) {
 		return &fault{reason: "given twice"}
 	}
 	a.fields = append(a.fields, d.field)
 	switch string(key) {
 	case `"ok"`:
-		return d.boolean(&a.ok)
+		return d.decodeBool(&a.ok)
 	case `"error"`:
-		reason, err := d.text()
+		reason, err := d.decodeText()
 		a.reason = &reason
 		return err
 	case `"flight"`:
-		return d.integer(&a.flight, "the number that the batch has")
+		return d.decodeInteger(&a.flight, "the number that the batch has")
 	case `"retry_after"`:
-		if err := d.integer(&a.after, "whole seconds, as in 30"); err != nil {
+		if err := d.decodeInteger(&a.after, "whole seconds, as in 30"); err != nil {
 			return err
 		}
 		if *a.after < 0 {
@@ -203,29 +204,29 @@ func (d *decoder) answerField(key []byte, a *answer) *fault {
 		}
 		return nil
 	case `"limit"`:
-		group, err := d.text()
+		group, err := d.decodeText()
 		a.limit = &group
 		return err
 	case `"failed"`:
-		return d.failures(a, d.decodeKey, failure)
+		return d.decodeFailures(a, d.decodeKey, newFailure)
 	case `"failed_base64"`:
-		return d.failures(a, d.decodeKey64, failure)
+		return d.decodeFailures(a, d.decodeKey64, newFailure)
 	case `"bury"`:
-		return d.failures(a, d.decodeKey, burial)
+		return d.decodeFailures(a, d.decodeKey, newBurial)
 	case `"bury_base64"`:
-		return d.failures(a, d.decodeKey64, burial)
+		return d.decodeFailures(a, d.decodeKey64, newBurial)
 	case `"answers"`:
-		return d.answers(a, d.decodeKey)
+		return d.decodeAnswers(a, d.decodeKey)
 	case `"answers_base64"`:
-		return d.answers(a, d.decodeKey64)
+		return d.decodeAnswers(a, d.decodeKey64)
 	}
 	d.field = ""
-	return d.fault("unknown field %s in an answer (known: ok, error, failed, failed_base64, bury, bury_base64, answers, answers_base64, retry_after, limit, flight)", key)
+	return d.faultf("unknown field %s in an answer (known: ok, error, failed, failed_base64, bury, bury_base64, answers, answers_base64, retry_after, limit, flight)", key)
 }
 
-func (d *decoder) boolean(into **bool) *fault {
+func (d *decoder) decodeBool(into **bool) *fault {
 	start := d.pos
-	if err := d.value(1); err != nil {
+	if err := d.skipValue(1); err != nil {
 		return err
 	}
 	switch string(d.src[start:d.pos]) {
@@ -239,9 +240,9 @@ func (d *decoder) boolean(into **bool) *fault {
 	return nil
 }
 
-func (d *decoder) integer(into **int64, what string) *fault {
+func (d *decoder) decodeInteger(into **int64, what string) *fault {
 	start := d.pos
-	if err := d.value(1); err != nil {
+	if err := d.skipValue(1); err != nil {
 		return err
 	}
 	n, err := strconv.ParseInt(string(d.src[start:d.pos]), 10, 64)
@@ -252,23 +253,23 @@ func (d *decoder) integer(into **int64, what string) *fault {
 	return nil
 }
 
-func failure(reason string) error { return errors.New(reason) }
-func burial(reason string) error  { return lowkiq.Bury{Reason: reason} }
+func newFailure(reason string) error { return errors.New(reason) }
+func newBurial(reason string) error  { return lowkiq.Bury{Reason: reason} }
 
-// failures reads an object of ids and errors.
-func (d *decoder) failures(a *answer, decodeKey func([]byte) (string, *fault), kind func(string) error) *fault {
+// decodeFailures parses an object of ids and errors.
+func (d *decoder) decodeFailures(a *answer, decodeKey func([]byte) (string, *fault), kind func(string) error) *fault {
 	if d.peek() != '{' {
 		return d.wrongKind(`must be an object of ids and errors, such as {"a":"no such account"}`)
 	}
 	if a.failed == nil {
 		a.failed = lowkiq.Failed{}
 	}
-	return d.object(1, func(key []byte) *fault {
+	return d.walkObject(1, func(key []byte) *fault {
 		id, err := decodeKey(key)
 		if err != nil {
 			return err
 		}
-		reason, err := d.text()
+		reason, err := d.decodeText()
 		if err != nil {
 			return err
 		}
@@ -283,7 +284,7 @@ func (d *decoder) failures(a *answer, decodeKey func([]byte) (string, *fault), k
 }
 
 func (d *decoder) decodeKey(raw []byte) (string, *fault) {
-	id, ok := decode(raw)
+	id, ok := decodeString(raw)
 	if !ok {
 		return "", &fault{reason: `half of a surrogate pair (\ud800 to \udfff) is no text`}
 	}
@@ -292,18 +293,18 @@ func (d *decoder) decodeKey(raw []byte) (string, *fault) {
 
 func (d *decoder) decodeKey64(raw []byte) (string, *fault) {
 	l := decoder{lexer: lexer{src: raw}}
-	return l.base64Text()
+	return l.decodeBase64()
 }
 
-// answers reads an object of ids and what is said of them.
-func (d *decoder) answers(a *answer, decodeKey func([]byte) (string, *fault)) *fault {
+// decodeAnswers parses an object of ids with their results and states.
+func (d *decoder) decodeAnswers(a *answer, decodeKey func([]byte) (string, *fault)) *fault {
 	if d.peek() != '{' {
 		return d.wrongKind(`must be an object of ids and what is said of them, such as {"a":{"result":1}}`)
 	}
 	if a.said == nil {
 		a.said = map[string]lowkiq.Answered{}
 	}
-	return d.object(1, func(key []byte) *fault {
+	return d.walkObject(1, func(key []byte) *fault {
 		at := d.keyPos
 		id, err := decodeKey(key)
 		if err != nil {
@@ -312,7 +313,7 @@ func (d *decoder) answers(a *answer, decodeKey func([]byte) (string, *fault)) *f
 		if _, twice := a.said[id]; twice {
 			return &fault{at, fmt.Sprintf("id %.600q is answered twice", id)}
 		}
-		one, err := d.answered()
+		one, err := d.decodeAnswered()
 		if err != nil {
 			return &fault{max(at, err.pos), fmt.Sprintf("id %.600q: %s", id, err.reason)}
 		}
@@ -323,12 +324,12 @@ func (d *decoder) answers(a *answer, decodeKey func([]byte) (string, *fault)) *f
 	})
 }
 
-// answered reads what is said of an id.
-func (d *decoder) answered() (one lowkiq.Answered, err *fault) {
+// decodeAnswered parses the result and the state of an id.
+func (d *decoder) decodeAnswered() (one lowkiq.Answered, err *fault) {
 	if d.peek() != '{' {
 		return one, d.wrongKind(`must be an object with a result, a state or both, such as {"result":1,"state":{"n":1}}`)
 	}
-	err = d.object(2, func(key []byte) *fault {
+	err = d.walkObject(2, func(key []byte) *fault {
 		at, name := d.keyPos, key[1:len(key)-1]
 		if string(name) == "result" && one.Result != nil || string(name) == "state" && one.Stated {
 			return &fault{at, fmt.Sprintf("%s: given twice", name)}
@@ -336,12 +337,12 @@ func (d *decoder) answered() (one lowkiq.Answered, err *fault) {
 		var err *fault
 		switch string(name) {
 		case "result":
-			one.Result, err = d.said()
+			one.Result, err = d.decodeResult()
 		case "state":
 			if one.Stated = true; d.peek() == 'n' {
-				err = d.literal("null")
+				err = d.skipLiteral("null")
 			} else {
-				one.State, err = d.said()
+				one.State, err = d.decodeResult()
 			}
 		case "then":
 			err = &fault{reason: "follow-up pushes are not there yet: the handler has to push by itself"}
@@ -356,15 +357,15 @@ func (d *decoder) answered() (one lowkiq.Answered, err *fault) {
 	return one, err
 }
 
-// said reads a result or a state: as a payload, and never nil. It shares its memory with no other one:
-// some are kept for longer than others.
-func (d *decoder) said() ([]byte, *fault) {
+// decodeResult parses a result or a state as a payload. It never returns nil. Each result has
+// memory of its own, because some are kept longer than others.
+func (d *decoder) decodeResult() ([]byte, *fault) {
 	d.arena = nil
-	data, err := d.payload()
-	return some(data), err
+	data, err := d.decodePayload()
+	return nonNil(data), err
 }
 
-// tooLong says which of a job's result and state is too long.
+// tooLong returns an error if the result or the state of a job is too long.
 func tooLong(one lowkiq.Answered) error {
 	switch {
 	case len(one.Result) > lowkiq.MaxResultBytes:
@@ -375,7 +376,7 @@ func tooLong(one lowkiq.Answered) error {
 	return nil
 }
 
-// Error says what was wrong in the text that was read, and where.
+// Error is an error in a text, with its place.
 type Error struct {
 	Line   int    // first line is 1; a [Scanner] counts the lines of the stream
 	Column int    // first byte of the line is 1
@@ -396,7 +397,7 @@ func (e *Error) Detail() string {
 	return e.Field + ": " + e.Reason
 }
 
-// errorAt is an Error at the byte offset pos of src.
+// errorAt returns the Error at the byte offset pos of src.
 func errorAt(src []byte, pos int, field, reason string) *Error {
 	before := src[:min(pos, len(src))]
 	return &Error{

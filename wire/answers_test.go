@@ -229,11 +229,11 @@ func TestParseAnswersOfStrangers(t *testing.T) {
 		fmt.Fprintf(&text, `,"id-%d":{"result":1}`, i)
 	}
 	d := decoder{lexer: lexer{src: []byte(`{"ok":true,"answers":{` + text.String()[1:] + `}}`)}}
-	if a, err := d.answer(2); err != nil || len(a.said) != 2 {
+	if a, err := d.decodeAnswer(2); err != nil || len(a.said) != 2 {
 		t.Errorf("got %d, %v, want 2", len(a.said), err)
 	}
 	d = decoder{lexer: lexer{src: []byte(`{"failed":{` + strings.ReplaceAll(text.String()[1:], `{"result":1}`, `""`) + `}}`)}}
-	if a, err := d.answer(2); err != nil || len(a.failed) != 2 {
+	if a, err := d.decodeAnswer(2); err != nil || len(a.failed) != 2 {
 		t.Errorf("got %d, %v, want 2", len(a.failed), err)
 	}
 }
@@ -269,10 +269,10 @@ func TestAnswerLater(t *testing.T) {
 	for text, want := range map[string]error{
 		`{"ok":false,"retry_after":30}`:                                     lowkiq.Postpone{After: 30 * time.Second, Reason: "its handler answered retry_after"},
 		`{"ok":false,"retry_after":0,"error":"busy"}`:                       lowkiq.Postpone{After: time.Second, Reason: "busy"},
-		`{"ok":false,"retry_after":9223372036854775807,"limit":"acme:"}`:    lowkiq.Limit{Prefix: "acme:", For: 24 * time.Hour},
+		`{"ok":false,"retry_after":9223372036854775807,"limit":"acme:"}`:    lowkiq.Throttle{Prefix: "acme:", For: 24 * time.Hour},
 		`{"ok":false,"retry_after":30,"limit":"acme:","error":"429","x":1}`: nil,
-		`{"ok":false,"retry_after":30,"limit":"acme:","error":"429"}`:       lowkiq.Limit{Prefix: "acme:", For: 30 * time.Second},
-		`{"ok":false,"retry_after":30,"limit":""}`:                          lowkiq.Limit{For: 30 * time.Second},
+		`{"ok":false,"retry_after":30,"limit":"acme:","error":"429"}`:       lowkiq.Throttle{Prefix: "acme:", For: 30 * time.Second},
+		`{"ok":false,"retry_after":30,"limit":""}`:                          lowkiq.Throttle{For: 30 * time.Second},
 		`{"ok":true,"retry_after":30}`:                                      nil,
 		`{"retry_after":30}`:                                                nil,
 		`{"ok":false,"limit":"acme:"}`:                                      nil,

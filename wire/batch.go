@@ -14,7 +14,7 @@ import (
 	"github.com/lowkiq/lowkiq"
 )
 
-// AppendBatch appends b as one line of JSON, without the newline.
+// AppendBatch appends b as a line of JSON, without the newline.
 func AppendBatch(dst []byte, b *lowkiq.Batch) []byte {
 	dst = appendShard(append(dst, '{'), b.Shard)
 	dst = append(dst, `,"fence":`...)
@@ -53,7 +53,7 @@ func appendShard(dst []byte, s lowkiq.Shard) []byte {
 //
 //	{"id":"a","payloads":[{"score":1,"payload":{}}],"perform_in":1763600000,"retry_count":0,"error":"…"}
 //
-// A due time that is not known is null.
+// An unknown due time is null.
 func AppendJob(dst []byte, j *lowkiq.Job) []byte {
 	dst = appendID(append(dst, '{'), j.ID)
 	dst = appendPayloads(dst, j.Payloads)
@@ -70,7 +70,7 @@ func AppendJob(dst []byte, j *lowkiq.Job) []byte {
 	return append(dst, '}')
 }
 
-// appendID appends the field id, or id_base64 when no JSON string can carry it.
+// appendID appends the field id, or id_base64 if no JSON string can represent the id.
 func appendID(dst []byte, id string) []byte {
 	if utf8.ValidString(id) {
 		return appendString(append(dst, `"id":`...), id)
@@ -102,12 +102,13 @@ func appendPayloads(dst []byte, payloads []lowkiq.Payload) []byte {
 	return append(dst, ']')
 }
 
-// appendHeader appends the field header. Headers that are no object of strings are none (damage, or
-// whoever writes to Redis), as for [lowkiq.Header]: they must not end the line, nor add fields to it.
+// appendHeader appends the field header. It leaves out headers that are not an object of strings,
+// as [lowkiq.Header] does. Such headers come from damage or from other writers in Redis. They must
+// not end the line or add fields to it.
 func appendHeader(dst, header []byte) []byte {
 	l := lexer{src: header}
-	err := l.object(0, func([]byte) *fault {
-		_, err := l.str()
+	err := l.walkObject(0, func([]byte) *fault {
+		_, err := l.readString()
 		return err
 	})
 	if err != nil || l.pos < len(header) {
@@ -116,8 +117,7 @@ func appendHeader(dst, header []byte) []byte {
 	return appendCompact(append(dst, `,"header":`...), header, l.spaced)
 }
 
-// AppendPayload appends the JSON value that stands for a payload's bytes. It never
-// contains a newline.
+// AppendPayload appends the JSON value for a payload's bytes. The value never contains a newline.
 func AppendPayload(dst, data []byte) []byte {
 	if len(data) == 0 {
 		return append(dst, `""`...)
@@ -129,8 +129,9 @@ func AppendPayload(dst, data []byte) []byte {
 	return appendCompact(dst, data, spaced)
 }
 
-// appendState is AppendPayload for a state, which a handler gets back to the byte: JSON with white
-// space travels in base64. So do the text null, which in an answer would delete the state, and the text "", which would be no bytes.
+// appendState is AppendPayload for a state, which a handler gets back byte for byte. So JSON with
+// white space is sent in base64. The same holds for the text null, which in an answer would delete
+// the state, and for the text "", which would mean no bytes.
 func appendState(dst, data []byte) []byte {
 	if len(data) == 0 {
 		return append(dst, `""`...)
@@ -149,8 +150,8 @@ func AppendPushed(dst []byte, job *lowkiq.Push) []byte {
 	return AppendPayload(dst, job.Payload)
 }
 
-// BytesHeader returns the headers with which bytes stay bytes: with payload: bytes if they could be taken for JSON. The map that
-// it is given is not changed.
+// BytesHeader returns headers that mark a payload as bytes. It adds payload: bytes if the bytes
+// could be taken for JSON. It does not change the given map.
 func BytesHeader(header map[string]string, data []byte) map[string]string {
 	if len(data) > 0 && !IsJSON(data) {
 		return header
@@ -168,23 +169,24 @@ func IsJSON(data []byte) bool {
 	return ok
 }
 
-// isJSON reports whether bytes are a JSON text, and whether there is white space in it.
+// isJSON reports whether bytes are a JSON text, and whether the text contains white space.
 func isJSON(data []byte) (spaced, ok bool) {
 	l := lexer{src: data}
-	l.space()
-	if l.value(1) != nil {
+	l.skipSpace()
+	if l.skipValue(1) != nil {
 		return false, false
 	}
-	l.space()
+	l.skipSpace()
 	return l.spaced, l.pos == len(data)
 }
 
-// standsForItself reports whether bytes are a JSON text that is read as itself, and whether there is white space in it.
+// standsForItself reports whether bytes are a JSON text that is read as itself, and whether the
+// text contains white space.
 func standsForItself(data []byte) (spaced, ok bool) {
 	if spaced, ok = isJSON(data); !ok {
 		return false, false
 	}
-	_, looksRaw := envelope(data)
+	_, looksRaw := bytesEnvelope(data)
 	return spaced, !looksRaw
 }
 
@@ -196,7 +198,7 @@ func appendBase64(dst, data []byte) []byte {
 
 func appendCompact(dst, data []byte, spaced bool) []byte {
 	if spaced {
-		return compact(dst, data)
+		return compactJSON(dst, data)
 	}
 	return append(dst, data...)
 }
@@ -215,7 +217,7 @@ func appendFloat(dst []byte, f float64) []byte {
 
 const hexDigits = "0123456789abcdef"
 
-// appendString writes a JSON string; what is not UTF-8 becomes U+FFFD.
+// appendString appends a JSON string. Bytes that are not UTF-8 become U+FFFD.
 func appendString(dst []byte, s string) []byte {
 	dst = append(dst, '"')
 	start := 0
@@ -252,7 +254,7 @@ type batchText struct {
 	Jobs   []jobText
 }
 
-// jobText is a job of it.
+// jobText is a job of a batchText.
 type jobText struct {
 	ID         string
 	IDBase64   []byte `json:"id_base64"`
@@ -264,11 +266,11 @@ type jobText struct {
 	}
 	Callers int
 	State   json.RawMessage
-	Error   string // of an event
+	Error   string // error of an event's job
 }
 
-// ParseBatch reads a batch: it is for HTTP endpoints and child processes that are written
-// in Go. What is no batch, or one without a queue or jobs, is an error.
+// ParseBatch parses a batch, for HTTP endpoints and child processes written in Go. A batch must
+// have a queue and jobs.
 func ParseBatch(text []byte) (*lowkiq.Batch, error) {
 	var b batchText
 	if err := json.Unmarshal(text, &b); err != nil {
@@ -279,7 +281,7 @@ func ParseBatch(text []byte) (*lowkiq.Batch, error) {
 	}
 	batch := &lowkiq.Batch{Shard: lowkiq.Shard{Queue: b.Queue, Index: b.Shard}, Fence: b.Fence, Flight: b.Flight}
 	for i := range b.Jobs {
-		job, err := b.Jobs[i].job()
+		job, err := b.Jobs[i].decodeJob()
 		if err != nil {
 			return nil, fmt.Errorf("batch: job %q: %w", job.ID, err)
 		}
@@ -288,8 +290,8 @@ func ParseBatch(text []byte) (*lowkiq.Batch, error) {
 	return batch, nil
 }
 
-// job is what the text says; with an error at least its id.
-func (j *jobText) job() (lowkiq.Job, error) {
+// decodeJob returns the job. With an error it returns at least the id.
+func (j *jobText) decodeJob() (lowkiq.Job, error) {
 	job := lowkiq.Job{ID: j.ID, RetryCount: j.RetryCount, Callers: j.Callers}
 	if j.IDBase64 != nil {
 		job.ID = string(j.IDBase64)
@@ -299,15 +301,15 @@ func (j *jobText) job() (lowkiq.Job, error) {
 	}
 	if len(j.State) > 0 && string(j.State) != "null" {
 		d := decoder{lexer: lexer{src: j.State}}
-		state, fault := d.payload()
+		state, fault := d.decodePayload()
 		if fault != nil {
 			return job, fmt.Errorf("state: %s", fault.reason)
 		}
-		job.State = some(state)
+		job.State = nonNil(state)
 	}
 	for _, p := range j.Payloads {
 		d := decoder{lexer: lexer{src: p.Payload}}
-		data, fault := d.payload()
+		data, fault := d.decodePayload()
 		if fault != nil {
 			return job, fmt.Errorf("payload: %s", fault.reason)
 		}
@@ -320,11 +322,11 @@ func (j *jobText) job() (lowkiq.Job, error) {
 	return job, nil
 }
 
-// payload reads any value as the bytes to store.
-func (d *decoder) payload() ([]byte, *fault) {
+// decodePayload decodes any value into the bytes to store.
+func (d *decoder) decodePayload() ([]byte, *fault) {
 	start := d.pos
 	d.spaced = false
-	if err := d.value(1); err != nil {
+	if err := d.skipValue(1); err != nil {
 		return nil, err
 	}
 	raw := d.src[start:d.pos]
@@ -332,28 +334,28 @@ func (d *decoder) payload() ([]byte, *fault) {
 	if string(raw) == `""` {
 		return nil, nil
 	}
-	if value, ok := envelope(raw); ok {
+	if value, ok := bytesEnvelope(raw); ok {
 		d.raw = true
-		return d.bytes(value)
+		return d.decodeBytes(value)
 	}
-	return d.keep(raw), nil
+	return d.copyPayload(raw), nil
 }
 
-// some is never nil: bytes that are there, if none of them.
-func some(data []byte) []byte {
+// nonNil returns data, or an empty slice in place of nil.
+func nonNil(data []byte) []byte {
 	if data == nil {
 		return []byte{}
 	}
 	return data
 }
 
-// bytes decodes the value of an envelope.
-func (d *decoder) bytes(value []byte) ([]byte, *fault) {
+// decodeBytes decodes the value of an envelope.
+func (d *decoder) decodeBytes(value []byte) ([]byte, *fault) {
 	bad := &fault{reason: "$base64 must be a string of standard base64 with padding"}
 	if value[0] != '"' {
 		return nil, bad
 	}
-	text, ok := decode(value)
+	text, ok := decodeString(value)
 	if !ok {
 		return nil, bad
 	}
@@ -367,14 +369,14 @@ func (d *decoder) bytes(value []byte) ([]byte, *fault) {
 	return out, nil
 }
 
-// keep copies a checked payload, without white space between its tokens.
-func (d *decoder) keep(raw []byte) []byte {
+// copyPayload copies a checked payload, without white space between its tokens.
+func (d *decoder) copyPayload(raw []byte) []byte {
 	if d.arena == nil {
 		d.arena = make([]byte, 0, len(raw))
 	}
 	start := len(d.arena)
 	if d.spaced {
-		d.arena = compact(d.arena, raw)
+		d.arena = compactJSON(d.arena, raw)
 	} else {
 		d.arena = append(d.arena, raw...)
 	}
@@ -382,33 +384,33 @@ func (d *decoder) keep(raw []byte) []byte {
 	return kept[:len(kept):len(kept)]
 }
 
-// envelope reports whether checked JSON is an object with the one key $base64, and
+// bytesEnvelope reports whether checked JSON is an object with the one key $base64, and
 // returns the value of the key as written.
-func envelope(raw []byte) ([]byte, bool) {
+func bytesEnvelope(raw []byte) ([]byte, bool) {
 	if len(raw) == 0 || raw[0] != '{' {
 		return nil, false
 	}
 	l := lexer{src: raw, pos: 1}
-	if l.space(); l.peek() != '"' {
+	if l.skipSpace(); l.peek() != '"' {
 		return nil, false
 	}
-	key, _ := l.str()
+	key, _ := l.readString()
 	if string(key) != `"$base64"` {
 		if bytes.IndexByte(key, '\\') < 0 {
 			return nil, false
 		}
-		if name, _ := decode(key); name != "$base64" {
+		if name, _ := decodeString(key); name != "$base64" {
 			return nil, false
 		}
 	}
-	l.space()
+	l.skipSpace()
 	l.pos++ // the colon
-	l.space()
+	l.skipSpace()
 	start := l.pos
-	if l.value(1) != nil {
+	if l.skipValue(1) != nil {
 		return nil, false
 	}
 	value := raw[start:l.pos]
-	l.space()
+	l.skipSpace()
 	return value, l.peek() == '}'
 }

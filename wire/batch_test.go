@@ -10,10 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/golden"
+	"github.com/lowkiq/lowkiq/internal/testing/golden"
+	"github.com/lowkiq/lowkiq/internal/testing/leaktest"
 )
 
 func TestAppendBatch(t *testing.T) {
@@ -321,7 +320,7 @@ func TestParseBatch(t *testing.T) {
 	}
 }
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // one is a batch of one job with one payload.
 func one(payload string) *lowkiq.Batch {

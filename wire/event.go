@@ -9,12 +9,12 @@ import (
 	"github.com/lowkiq/lowkiq"
 )
 
-// AppendEvent appends what a hook is told as one line of JSON, without the newline:
+// AppendEvent appends the event of a hook as a line of JSON, without the newline:
 //
 //	{"event":{"kind":"exhausted","queue":"orders","shard":3,"jobs":[{"id":"a","retry_count":2,"payloads":[…],"error":"…"}]}}
 //	{"event":{"kind":"recovered","queue":"orders","shard":3,"recovered":12,"crashes":0,"from":"n2/…"}}
 //
-// All is below one key, so that nobody takes it for a batch.
+// Everything is below a single key, so that no reader takes it for a batch.
 func AppendEvent(dst []byte, e *lowkiq.Event) []byte {
 	dst = appendString(append(dst, `{"event":{"kind":`...), string(e.Kind))
 	dst = appendShard(append(dst, ','), e.Shard)
@@ -41,8 +41,8 @@ func AppendEvent(dst []byte, e *lowkiq.Event) []byte {
 	return append(dst, `]}}`...)
 }
 
-// ParseEvent reads an event: it is for HTTP endpoints and child processes that are written in Go. ok is false if the text is
-// none, and so may be a batch.
+// ParseEvent parses an event, for HTTP endpoints and child processes written in Go. ok is false if
+// the text is not an event. It may be a batch then.
 func ParseEvent(text []byte) (e *lowkiq.Event, ok bool, err error) {
 	var all struct {
 		Event *struct {
@@ -68,9 +68,12 @@ func ParseEvent(text []byte) (e *lowkiq.Event, ok bool, err error) {
 		Kind: read.Kind, Shard: lowkiq.Shard{Queue: read.Queue, Index: read.Shard}, Recovered: read.Recovered, Crashes: read.Crashes, From: read.From,
 	}
 	for i := range read.Jobs {
-		job, err := read.Jobs[i].job()
+		job, err := read.Jobs[i].decodeJob()
 		if err != nil {
 			return nil, true, fmt.Errorf("event: job %q: %w", job.ID, err)
+		}
+		if job.ID == "" || len(job.ID) > lowkiq.MaxIDBytes {
+			return nil, true, fmt.Errorf("event: job %d has an id of %d bytes, want 1 to %d", i+1, len(job.ID), lowkiq.MaxIDBytes)
 		}
 		e.Jobs = append(e.Jobs, lowkiq.Ended{Job: job, Err: errors.New(read.Jobs[i].Error)})
 	}

@@ -16,11 +16,11 @@ import (
 // maxDepth bounds the nesting of a payload, as encoding/json does.
 const maxDepth = 10_000
 
-// lexer walks over a JSON text (RFC 8259) and checks it. It is stricter than
-// encoding/json in one point: text that is not UTF-8 is no JSON.
+// lexer walks over a JSON text (RFC 8259) and checks it. It is stricter than encoding/json in one
+// point: text that is not UTF-8 is not JSON.
 //
-// encoding/json/v2 and its jsontext, which check UTF-8 and say where a fault is, may replace
-// this file when they are out of experiment (GOEXPERIMENT=jsonv2 today).
+// encoding/json/v2 and its jsontext check UTF-8 and report the place of an error. They may replace
+// this file once they are no longer experimental (GOEXPERIMENT=jsonv2 today).
 type lexer struct {
 	src    []byte
 	pos    int
@@ -36,20 +36,23 @@ type fault struct {
 
 func (f *fault) Error() string { return f.reason }
 
-func (l *lexer) fault(format string, args ...any) *fault {
+func (l *lexer) faultf(format string, args ...any) *fault {
 	return &fault{l.pos, fmt.Sprintf(format, args...)}
 }
 
-// unexpected is the fault of the byte at pos, or of the end of the text.
+// unexpected returns the fault of the byte at pos, or of the end of the text.
 func (l *lexer) unexpected(want string) *fault {
 	if l.pos >= len(l.src) {
-		return l.fault("unexpected end of JSON, want %s", want)
+		return l.faultf("unexpected end of JSON, want %s", want)
 	}
 	r, size := utf8.DecodeRune(l.src[l.pos:])
 	if r == utf8.RuneError && size == 1 {
-		return l.fault("invalid UTF-8")
+		return l.faultf("invalid UTF-8")
 	}
-	return l.fault("unexpected character %s, want %s", strconv.QuoteRune(r), want)
+	if r == '\ufeff' {
+		return l.faultf("a byte order mark (BOM), want %s: save the text as UTF-8 without one", want)
+	}
+	return l.faultf("unexpected character %s, want %s", strconv.QuoteRune(r), want)
 }
 
 // peek returns the byte at pos, 0 at the end of the text.
@@ -62,14 +65,14 @@ func (l *lexer) peek() byte {
 
 func isSpace(c byte) bool { return c == ' ' || c == '\n' || c == '\t' || c == '\r' }
 
-func (l *lexer) space() {
+func (l *lexer) skipSpace() {
 	for l.pos < len(l.src) && isSpace(l.src[l.pos]) {
 		l.pos++
 		l.spaced = true
 	}
 }
 
-func (l *lexer) expect(c byte) *fault {
+func (l *lexer) expectByte(c byte) *fault {
 	if l.peek() != c {
 		return l.unexpected(strconv.QuoteRune(rune(c)))
 	}
@@ -77,58 +80,58 @@ func (l *lexer) expect(c byte) *fault {
 	return nil
 }
 
-// value moves past one value.
-func (l *lexer) value(depth int) *fault {
+// skipValue moves past a value.
+func (l *lexer) skipValue(depth int) *fault {
 	switch c := l.peek(); {
 	case c == '"':
-		_, err := l.str()
+		_, err := l.readString()
 		return err
 	case c == '{':
-		return l.object(depth, func([]byte) *fault { return l.value(depth + 1) })
+		return l.walkObject(depth, func([]byte) *fault { return l.skipValue(depth + 1) })
 	case c == '[':
-		return l.array(depth, func(int) *fault { return l.value(depth + 1) })
+		return l.walkArray(depth, func(int) *fault { return l.skipValue(depth + 1) })
 	case c == '-' || '0' <= c && c <= '9':
-		return l.number()
+		return l.skipNumber()
 	case c == 't':
-		return l.literal("true")
+		return l.skipLiteral("true")
 	case c == 'f':
-		return l.literal("false")
+		return l.skipLiteral("false")
 	case c == 'n':
-		return l.literal("null")
+		return l.skipLiteral("null")
 	}
 	return l.unexpected("a value")
 }
 
-// object moves past an object; field gets each key, quotes included, and must move
-// past its value.
-func (l *lexer) object(depth int, field func(key []byte) *fault) *fault {
+// walkObject moves past an object. field gets each key with its quotes and must move past its
+// value.
+func (l *lexer) walkObject(depth int, field func(key []byte) *fault) *fault {
 	if depth >= maxDepth {
-		return l.fault("nested deeper than %d", maxDepth)
+		return l.faultf("nested deeper than %d", maxDepth)
 	}
-	if err := l.expect('{'); err != nil {
+	if err := l.expectByte('{'); err != nil {
 		return err
 	}
 	for first := true; ; first = false {
-		if l.space(); first && l.peek() == '}' {
+		if l.skipSpace(); first && l.peek() == '}' {
 			break
 		}
 		if l.peek() != '"' {
 			return l.unexpected("a field's name in double quotes")
 		}
 		l.keyPos = l.pos
-		key, err := l.str()
+		key, err := l.readString()
 		if err != nil {
 			return err
 		}
-		l.space()
-		if err := l.expect(':'); err != nil {
+		l.skipSpace()
+		if err := l.expectByte(':'); err != nil {
 			return err
 		}
-		l.space()
+		l.skipSpace()
 		if err := field(key); err != nil {
 			return err
 		}
-		if l.space(); l.peek() != ',' {
+		if l.skipSpace(); l.peek() != ',' {
 			break
 		}
 		l.pos++
@@ -140,22 +143,22 @@ func (l *lexer) object(depth int, field func(key []byte) *fault) *fault {
 	return nil
 }
 
-// array moves past an array; element gets each index and must move past its value.
-func (l *lexer) array(depth int, element func(i int) *fault) *fault {
+// walkArray moves past an array. element gets each index and must move past its value.
+func (l *lexer) walkArray(depth int, element func(i int) *fault) *fault {
 	if depth >= maxDepth {
-		return l.fault("nested deeper than %d", maxDepth)
+		return l.faultf("nested deeper than %d", maxDepth)
 	}
-	if err := l.expect('['); err != nil {
+	if err := l.expectByte('['); err != nil {
 		return err
 	}
 	for i := 0; ; i++ {
-		if l.space(); i == 0 && l.peek() == ']' {
+		if l.skipSpace(); i == 0 && l.peek() == ']' {
 			break
 		}
 		if err := element(i); err != nil {
 			return err
 		}
-		if l.space(); l.peek() != ',' {
+		if l.skipSpace(); l.peek() != ',' {
 			break
 		}
 		l.pos++
@@ -167,8 +170,8 @@ func (l *lexer) array(depth int, element func(i int) *fault) *fault {
 	return nil
 }
 
-// str moves past a string and returns it as written, quotes included.
-func (l *lexer) str() ([]byte, *fault) {
+// readString moves past a string and returns it as written, with its quotes.
+func (l *lexer) readString() ([]byte, *fault) {
 	start, ascii := l.pos, true
 	for l.pos++; l.pos < len(l.src); l.pos++ {
 		switch c := l.src[l.pos]; {
@@ -178,13 +181,13 @@ func (l *lexer) str() ([]byte, *fault) {
 				return raw, nil
 			}
 			l.pos = start
-			return nil, l.fault("string is not valid UTF-8")
+			return nil, l.faultf("string is not valid UTF-8")
 		case c == '\\':
-			if err := l.escape(); err != nil {
+			if err := l.checkEscape(); err != nil {
 				return nil, err
 			}
 		case c < ' ':
-			return nil, l.fault("control character %q in a string, want an escape such as \\n", rune(c))
+			return nil, l.faultf("control character %q in a string, want an escape such as \\n", rune(c))
 		case c >= utf8.RuneSelf:
 			ascii = false
 		}
@@ -192,8 +195,8 @@ func (l *lexer) str() ([]byte, *fault) {
 	return nil, l.unexpected("the closing '\"' of a string")
 }
 
-// escape checks the escape at pos and moves to its last byte.
-func (l *lexer) escape() *fault {
+// checkEscape checks the escape at pos and moves to its last byte.
+func (l *lexer) checkEscape() *fault {
 	l.pos++
 	c := l.peek()
 	if c != 'u' {
@@ -211,18 +214,18 @@ func (l *lexer) escape() *fault {
 	return nil
 }
 
-// number moves past a number.
-func (l *lexer) number() *fault {
+// skipNumber moves past a number.
+func (l *lexer) skipNumber() *fault {
 	if l.peek() == '-' {
 		l.pos++
 	}
 	if l.peek() == '0' {
 		l.pos++
-	} else if !l.digits() {
+	} else if !l.skipDigits() {
 		return l.unexpected("a digit")
 	}
 	if l.peek() == '.' {
-		if l.pos++; !l.digits() {
+		if l.pos++; !l.skipDigits() {
 			return l.unexpected("a digit")
 		}
 	}
@@ -230,14 +233,14 @@ func (l *lexer) number() *fault {
 		if l.pos++; l.peek() == '+' || l.peek() == '-' {
 			l.pos++
 		}
-		if !l.digits() {
+		if !l.skipDigits() {
 			return l.unexpected("a digit")
 		}
 	}
 	return nil
 }
 
-func (l *lexer) digits() bool {
+func (l *lexer) skipDigits() bool {
 	start := l.pos
 	for c := l.peek(); '0' <= c && c <= '9'; c = l.peek() {
 		l.pos++
@@ -245,7 +248,7 @@ func (l *lexer) digits() bool {
 	return l.pos > start
 }
 
-func (l *lexer) literal(word string) *fault {
+func (l *lexer) skipLiteral(word string) *fault {
 	if !bytes.HasPrefix(l.src[l.pos:], []byte(word)) {
 		return l.unexpected("a value")
 	}
@@ -253,8 +256,8 @@ func (l *lexer) literal(word string) *fault {
 	return nil
 }
 
-// Scanner reads NDJSON of any length, one job a line, in constant memory. A bad
-// line does not stop it.
+// Scanner reads NDJSON of any length, with a job on each line, in constant memory. A bad line does
+// not stop it.
 type Scanner struct {
 	r    *bufio.Reader
 	max  int
@@ -262,22 +265,21 @@ type Scanner struct {
 	line int
 }
 
-// errLong marks a line beyond the limit; the whole line has been read past.
+// errLong is the error of a line that is too long. All of the line has been read.
 var errLong = errors.New("line too long")
 
-// NewScanner reads from r. A line of more than maxLine bytes is an error of that
-// line.
+// NewScanner returns a scanner of r. A line of more than maxLine bytes is an error of that line.
 func NewScanner(r io.Reader, maxLine int) *Scanner {
 	return &Scanner{r: bufio.NewReaderSize(r, 64<<10), max: maxLine}
 }
 
-// Next returns the next job and the number of its line; the first line is 1. Lines
-// of white space are skipped, but counted. An [*Error] concerns this line only, go
-// on after it. Any other error ends the stream: io.EOF at its end, or what the
-// reader said, with the number of the line that was being read.
+// Next returns the next job and the number of its line. The first line is 1. It skips lines of
+// white space but counts them. An [*Error] concerns this line only, so the caller may continue. Any
+// other error ends the stream: io.EOF at its end, or the error of the reader with the number of the
+// line being read.
 func (s *Scanner) Next() (line int, p lowkiq.Push, err error) {
 	for {
-		text, err := s.read()
+		text, err := s.readLine()
 		if err != nil && err != errLong {
 			return s.line, p, err
 		}
@@ -296,8 +298,8 @@ func (s *Scanner) Next() (line int, p lowkiq.Push, err error) {
 	}
 }
 
-// read returns the next line without its newline, valid until the next call.
-func (s *Scanner) read() ([]byte, error) {
+// readLine returns the next line without its newline, valid until the next call.
+func (s *Scanner) readLine() ([]byte, error) {
 	s.buf = s.buf[:0]
 	for size := 0; ; {
 		part, err := s.r.ReadSlice('\n')
@@ -316,7 +318,7 @@ func (s *Scanner) read() ([]byte, error) {
 		switch {
 		case size > s.max && whole:
 			return nil, errLong
-		case size > s.max: // read past the rest, keeping nothing
+		case size > s.max: // skip the rest of the line
 		case whole && len(s.buf) == 0:
 			return part, nil
 		default:
@@ -328,9 +330,9 @@ func (s *Scanner) read() ([]byte, error) {
 	}
 }
 
-// decode returns the text of a checked string, given with its quotes. It reports
-// false for half a surrogate pair, which no UTF-8 can carry.
-func decode(raw []byte) (string, bool) {
+// decodeString returns the text of a checked string, which has its quotes. It reports false for
+// half of a surrogate pair, which UTF-8 cannot represent.
+func decodeString(raw []byte) (string, bool) {
 	raw = raw[1 : len(raw)-1]
 	if bytes.IndexByte(raw, '\\') < 0 {
 		return string(raw), true
@@ -343,7 +345,7 @@ func decode(raw []byte) (string, bool) {
 		}
 		i++
 		if raw[i] != 'u' {
-			out = append(out, unescaped(raw[i]))
+			out = append(out, unescapeByte(raw[i]))
 			continue
 		}
 		r := hex4(raw[i+1:])
@@ -367,7 +369,7 @@ func hex4(digits []byte) rune {
 	return rune(n)
 }
 
-func unescaped(c byte) byte {
+func unescapeByte(c byte) byte {
 	switch c {
 	case 'b':
 		return '\b'
@@ -383,8 +385,8 @@ func unescaped(c byte) byte {
 	return c
 }
 
-// compact appends a checked JSON text without the white space between its tokens.
-func compact(dst, src []byte) []byte {
+// compactJSON appends a checked JSON text without the white space between its tokens.
+func compactJSON(dst, src []byte) []byte {
 	for i := 0; i < len(src); {
 		start := i
 		if src[i] == '"' {

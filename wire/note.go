@@ -8,51 +8,52 @@ import (
 	"github.com/lowkiq/lowkiq"
 )
 
-// Note is what a handler says of one job while it works.
+// Note is a report of a handler about a job while it works.
 type Note struct {
 	ID string
 	lowkiq.Note
 }
 
-// ParseNotes reads a line that a handler writes before its answer:
+// ParseNotes parses a line that a handler writes before its answer:
 //
 //	{"note":{"a":{"progress":0.4,"log":"page 12","state":{"page":12}}}}
 //
-// ok is false if it is none: it does not begin so. With note_base64 ids are in base64. An [*Error] says
-// what is wrong with one that begins so. Whether the ids are those of a batch is not looked at.
+// ok is false if the line does not begin like a note. With note_base64, ids are in base64. An
+// [*Error] means that a line begins like a note and is wrong. ParseNotes does not check whether the
+// batch has the ids.
 func ParseNotes(text []byte) (notes []Note, ok bool, err error) {
 	rest, ok := bytes.CutPrefix(bytes.TrimLeft(text, " \t\r"), []byte("{"))
 	if rest = bytes.TrimLeft(rest, " \t\r"); !ok || !bytes.HasPrefix(rest, []byte(`"note"`)) && !bytes.HasPrefix(rest, []byte(`"note_base64"`)) {
 		return nil, false, nil
 	}
 	d := decoder{lexer: lexer{src: text}}
-	if err := d.notes(&notes); err != nil {
-		return nil, true, d.located(err)
+	if err := d.decodeNotes(&notes); err != nil {
+		return nil, true, d.locateFault(err)
 	}
 	return notes, true, nil
 }
 
-func (d *decoder) notes(into *[]Note) *fault {
-	d.space()
-	err := d.object(0, func(key []byte) *fault {
+func (d *decoder) decodeNotes(into *[]Note) *fault {
+	d.skipSpace()
+	err := d.walkObject(0, func(key []byte) *fault {
 		at, decodeKey := d.keyPos, d.decodeKey
 		switch string(key) {
 		case `"note"`:
 		case `"note_base64"`:
 			decodeKey = d.decodeKey64
 		default:
-			return d.fault("unknown field %.600s beside a note (known: note, note_base64)", key)
+			return d.faultf("unknown field %.600s beside a note (known: note, note_base64)", key)
 		}
 		if d.peek() != '{' {
 			return &fault{at, `must be an object of ids and notes, such as {"a":{"progress":0.4}}`}
 		}
-		return d.object(1, func(key []byte) *fault {
+		return d.walkObject(1, func(key []byte) *fault {
 			at := d.keyPos
 			id, err := decodeKey(key)
 			if err != nil {
 				return err
 			}
-			note, err := d.note()
+			note, err := d.decodeNote()
 			if err != nil {
 				return &fault{max(at, err.pos), fmt.Sprintf("id %.600q: %s", id, err.reason)}
 			}
@@ -63,19 +64,19 @@ func (d *decoder) notes(into *[]Note) *fault {
 	if err != nil {
 		return err
 	}
-	if d.space(); d.pos < len(d.src) {
+	if d.skipSpace(); d.pos < len(d.src) {
 		return d.unexpected("the end after the notes")
 	}
 	return nil
 }
 
-// note reads what is said of an id.
-func (d *decoder) note() (note lowkiq.Note, err *fault) {
+// decodeNote decodes the note about an id.
+func (d *decoder) decodeNote() (note lowkiq.Note, err *fault) {
 	if d.peek() != '{' {
 		return note, d.wrongKind(`must be an object with progress, log or state, such as {"progress":0.4}`)
 	}
 	seen := map[string]bool{}
-	err = d.object(2, func(key []byte) *fault {
+	err = d.walkObject(2, func(key []byte) *fault {
 		at, name := d.keyPos, string(key[1:len(key)-1])
 		if seen[name] {
 			return &fault{at, name + ": given twice"}
@@ -84,14 +85,14 @@ func (d *decoder) note() (note lowkiq.Note, err *fault) {
 		var err *fault
 		switch name {
 		case "progress":
-			note.Progress, err = d.share()
+			note.Progress, err = d.decodeShare()
 		case "log":
-			note.Log, err = d.text()
+			note.Log, err = d.decodeText()
 		case "state":
 			if d.peek() == 'n' {
 				return &fault{at, "state: a note cannot delete it: an answer can"}
 			}
-			note.State, err = d.said()
+			note.State, err = d.decodeResult()
 		default:
 			return &fault{at, fmt.Sprintf("unknown field %.600s (known: progress, log, state)", key)}
 		}
@@ -103,10 +104,10 @@ func (d *decoder) note() (note lowkiq.Note, err *fault) {
 	return note, err
 }
 
-// share reads a number from 0 to 1.
-func (d *decoder) share() (float64, *fault) {
+// decodeShare decodes a number from 0 to 1.
+func (d *decoder) decodeShare() (float64, *fault) {
 	start := d.pos
-	if err := d.value(1); err != nil {
+	if err := d.skipValue(1); err != nil {
 		return 0, err
 	}
 	x, err := strconv.ParseFloat(string(d.src[start:d.pos]), 64)

@@ -11,53 +11,54 @@ import (
 	"github.com/lowkiq/lowkiq"
 )
 
-// ParseJob reads one job: an object of the package's first form with nothing but
-// white space around it. The job keeps no reference to text.
+// ParseJob parses a job: an object of the package's first form, with white space around it. The job
+// keeps no reference to text.
 func ParseJob(text []byte) (lowkiq.Push, error) {
 	d := decoder{lexer: lexer{src: text}}
-	d.space()
-	p, err := d.push()
+	d.skipSpace()
+	p, err := d.decodePush()
 	if err != nil {
-		return lowkiq.Push{}, d.located(err)
+		return lowkiq.Push{}, d.locateFault(err)
 	}
-	if d.space(); d.pos < len(text) {
-		return lowkiq.Push{}, d.located(d.unexpected("the end after one job"))
+	if d.skipSpace(); d.pos < len(text) {
+		return lowkiq.Push{}, d.locateFault(d.unexpected("the end after one job"))
 	}
 	return p, nil
 }
 
-// MaxJobs is how many jobs one body may hold: small ones take thirty times their bytes in memory.
+// MaxJobs is the maximum number of jobs in a body. Small jobs take thirty times their bytes in
+// memory.
 const MaxJobs = 100_000
 
-// ParseJobs reads the body of a bulk push: an object, an array of objects, or NDJSON (objects, each
-// ended by a newline), of MaxJobs jobs at most. It is all or nothing: the first fault is the error,
-// with its line and column in body. The jobs keep no reference to body; their payloads share one
+// ParseJobs parses the body of a bulk push: an object, an array of objects, or NDJSON (objects that
+// each end with a newline), of at most MaxJobs jobs. It returns all jobs, or the first error with
+// its line and column in body. The jobs keep no reference to body. Their payloads share one
 // allocation.
 func ParseJobs(body []byte) ([]lowkiq.Push, error) {
 	d := decoder{lexer: lexer{src: body}, arena: make([]byte, 0, len(body))}
 	var err *fault
-	if d.space(); d.peek() == '[' {
-		err = d.elements()
+	if d.skipSpace(); d.peek() == '[' {
+		err = d.decodeArray()
 	} else {
-		err = d.lines()
+		err = d.decodeLines()
 	}
 	if err != nil {
-		return nil, d.located(err)
+		return nil, d.locateFault(err)
 	}
 	return d.jobs, nil
 }
 
-// decoder reads jobs.
+// decoder decodes jobs.
 type decoder struct {
 	lexer
 	jobs  []lowkiq.Push
-	arena []byte // payloads of a bulk push are cut from here; nil for a single one
+	arena []byte // memory for the payloads of a bulk push; nil for a single job
 	path  string // "[2]" within an array
-	field string // where the last fault was
+	field string // field of the last fault
 	raw   bool   // the last payload was in base64
 }
 
-func (d *decoder) located(f *fault) error {
+func (d *decoder) locateFault(f *fault) error {
 	field := d.field
 	if d.path != "" && field != "" {
 		field = d.path + "." + field
@@ -67,10 +68,10 @@ func (d *decoder) located(f *fault) error {
 	return errorAt(d.src, f.pos, field, f.reason)
 }
 
-// elements reads an array of jobs.
-func (d *decoder) elements() *fault {
-	err := d.array(0, func(i int) *fault {
-		p, err := d.push()
+// decodeArray decodes an array of jobs.
+func (d *decoder) decodeArray() *fault {
+	err := d.walkArray(0, func(i int) *fault {
+		p, err := d.decodePush()
 		if err != nil {
 			d.path = fmt.Sprintf("[%d]", i)
 			return err
@@ -81,22 +82,22 @@ func (d *decoder) elements() *fault {
 	if err != nil {
 		return err
 	}
-	if d.space(); d.pos < len(d.src) {
+	if d.skipSpace(); d.pos < len(d.src) {
 		return d.unexpected("the end after the array")
 	}
 	return nil
 }
 
-// lines reads one object, or several on lines of their own.
-func (d *decoder) lines() *fault {
+// decodeLines decodes an object, or several objects on separate lines.
+func (d *decoder) decodeLines() *fault {
 	for {
-		p, err := d.push()
+		p, err := d.decodePush()
 		if err != nil {
 			return err
 		}
 		d.jobs = append(d.jobs, p)
 		end := d.pos
-		if d.space(); d.pos == len(d.src) {
+		if d.skipSpace(); d.pos == len(d.src) {
 			return nil
 		}
 		if bytes.IndexByte(d.src[end:d.pos], '\n') < 0 {
@@ -105,29 +106,29 @@ func (d *decoder) lines() *fault {
 	}
 }
 
-// push reads one job.
-func (d *decoder) push() (lowkiq.Push, *fault) {
+// decodePush decodes a job.
+func (d *decoder) decodePush() (lowkiq.Push, *fault) {
 	var p lowkiq.Push
 	var seen uint8
 	raw := false
 	start := d.pos
 	d.field = ""
 	if len(d.jobs) == MaxJobs {
-		return p, &fault{start, fmt.Sprintf("one body holds %d jobs at most: send it in parts", MaxJobs)}
+		return p, &fault{start, fmt.Sprintf("a body holds at most %d jobs; send it in parts", MaxJobs)}
 	}
 	if d.peek() != '{' {
 		return p, d.unexpected(`a job such as {"id":"a","payload":1}`)
 	}
-	err := d.object(0, func(key []byte) *fault {
-		bit, err := d.known(key, seen)
+	err := d.walkObject(0, func(key []byte) *fault {
+		bit, err := d.fieldBit(key, seen)
 		if err != nil {
 			return err
 		}
 		seen |= bit
 		d.field = string(key[1 : len(key)-1])
 		at := d.pos
-		if err := d.member(bit, &p); err != nil {
-			// A fault of the grammar has moved on to its place; any other is of the value.
+		if err := d.decodeField(bit, &p); err != nil {
+			// A fault of the grammar has a place inside the value; any other fault is at the value.
 			if err.pos < at {
 				err.pos = at
 			}
@@ -147,7 +148,7 @@ func (d *decoder) push() (lowkiq.Push, *fault) {
 	return p, err
 }
 
-// Fields of a job, as bits of the set of those seen.
+// Fields of a job, as bits of a set.
 const (
 	bitID = 1 << iota
 	bitID64
@@ -157,8 +158,8 @@ const (
 	bitHeader
 )
 
-// known returns the bit of a field that may come now.
-func (d *decoder) known(key []byte, seen uint8) (uint8, *fault) {
+// fieldBit returns the bit of a field that is allowed now.
+func (d *decoder) fieldBit(key []byte, seen uint8) (uint8, *fault) {
 	var bit, conflict uint8
 	switch string(key) {
 	case `"id"`:
@@ -182,27 +183,27 @@ func (d *decoder) known(key []byte, seen uint8) (uint8, *fault) {
 	return bit, nil
 }
 
-// member reads the value of one field into p.
-func (d *decoder) member(bit uint8, p *lowkiq.Push) (err *fault) {
+// decodeField decodes the value of a field into p.
+func (d *decoder) decodeField(bit uint8, p *lowkiq.Push) (err *fault) {
 	switch bit {
 	case bitID:
-		p.ID, err = d.text()
+		p.ID, err = d.decodeText()
 	case bitID64:
-		p.ID, err = d.base64Text()
+		p.ID, err = d.decodeBase64()
 	case bitPayload:
-		p.Payload, err = d.payload()
+		p.Payload, err = d.decodePayload()
 		return err
 	case bitScore:
 		var score float64
-		if score, err = d.score(); err == nil {
+		if score, err = d.decodeScore(); err == nil {
 			p.Score = &score
 		}
 		return err
 	case bitPerformIn:
-		p.PerformAt, err = d.unixTime()
+		p.PerformAt, err = d.decodeTime()
 		return err
 	case bitHeader:
-		p.Header, err = d.header()
+		p.Header, err = d.decodeHeader()
 		return err
 	}
 	if err == nil && (p.ID == "" || len(p.ID) > lowkiq.MaxIDBytes) {
@@ -211,26 +212,26 @@ func (d *decoder) member(bit uint8, p *lowkiq.Push) (err *fault) {
 	return err
 }
 
-// header reads an object of strings.
-func (d *decoder) header() (map[string]string, *fault) {
+// decodeHeader decodes an object of strings.
+func (d *decoder) decodeHeader() (map[string]string, *fault) {
 	if d.peek() != '{' {
 		return nil, d.wrongKind(`must be an object of strings such as {"tag":"vip"}`)
 	}
 	start, size := d.pos, 1
 	all := map[string]string{}
-	err := d.object(1, func(key []byte) *fault {
+	err := d.walkObject(1, func(key []byte) *fault {
 		at := d.keyPos
-		name, ok := decode(key)
+		name, ok := decodeString(key)
 		if _, twice := all[name]; twice || !ok {
 			return &fault{at, fmt.Sprintf("name %.80s is given twice, or is no text", key)}
 		}
 		from := d.pos
-		value, err := d.text()
+		value, err := d.decodeText()
 		if err != nil {
 			return &fault{max(from, err.pos), fmt.Sprintf("value of %.80s: %s", key, err.reason)}
 		}
 		all[name] = value
-		// What is far too long is not read to its end: a map takes much more than the text.
+		// Stop early if the headers are too long, because a map takes much more memory than the text.
 		if size += len(`"":"",`) + len(name) + len(value); size > lowkiq.MaxHeaderBytes {
 			return &fault{start, fmt.Sprintf("%v: all are more than %d bytes, at most %[2]d are allowed", lowkiq.ErrHeader, lowkiq.MaxHeaderBytes)}
 		}
@@ -245,33 +246,33 @@ func (d *decoder) header() (map[string]string, *fault) {
 	return all, nil
 }
 
-// text reads a string.
-func (d *decoder) text() (string, *fault) {
+// decodeText decodes a string.
+func (d *decoder) decodeText() (string, *fault) {
 	if d.peek() != '"' {
 		return "", d.wrongKind("must be a string")
 	}
-	raw, err := d.str()
+	raw, err := d.readString()
 	if err != nil {
 		return "", err
 	}
-	s, ok := decode(raw)
+	s, ok := decodeString(raw)
 	if !ok {
 		return "", &fault{reason: `half of a surrogate pair (\ud800 to \udfff) is no text`}
 	}
 	return s, nil
 }
 
-// wrongKind is the fault of a value of another kind; a value that is no JSON at all
-// is faulted as such.
+// wrongKind returns the fault of a value of the wrong kind, or the fault of a value that is not
+// JSON at all.
 func (d *decoder) wrongKind(reason string) *fault {
-	if err := d.value(0); err != nil {
+	if err := d.skipValue(0); err != nil {
 		return err
 	}
 	return &fault{reason: reason}
 }
 
-func (d *decoder) base64Text() (string, *fault) {
-	s, err := d.text()
+func (d *decoder) decodeBase64() (string, *fault) {
+	s, err := d.decodeText()
 	if err != nil {
 		return "", err
 	}
@@ -282,12 +283,12 @@ func (d *decoder) base64Text() (string, *fault) {
 	return string(raw), nil
 }
 
-func (d *decoder) float() (float64, *fault) {
+func (d *decoder) decodeFloat() (float64, *fault) {
 	start := d.pos
 	if c := d.peek(); c != '-' && (c < '0' || c > '9') {
 		return 0, d.wrongKind("must be a number")
 	}
-	if err := d.number(); err != nil {
+	if err := d.skipNumber(); err != nil {
 		return 0, err
 	}
 	f, err := strconv.ParseFloat(string(d.src[start:d.pos]), 64)
@@ -300,10 +301,11 @@ func (d *decoder) float() (float64, *fault) {
 // maxExact is 2^53. Up to it a 64-bit floating point number keeps every integer.
 const maxExact = 1 << 53
 
-// score reads a number. It refuses an integer that would be rounded: neighbours would tie.
-func (d *decoder) score() (float64, *fault) {
+// decodeScore decodes a number. It refuses an integer that would be rounded, because neighbours
+// would tie.
+func (d *decoder) decodeScore() (float64, *fault) {
 	start := d.pos
-	f, err := d.float()
+	f, err := d.decodeFloat()
 	if err != nil || math.Abs(f) < maxExact || bytes.ContainsAny(d.src[start:d.pos], ".eE") {
 		return f, err
 	}
@@ -313,9 +315,9 @@ func (d *decoder) score() (float64, *fault) {
 	return 0, &fault{reason: fmt.Sprintf("is an integer beyond %d (2^53), which would be rounded: count in larger units, as in microseconds instead of nanoseconds", maxExact)}
 }
 
-// unixTime reads a time in unix seconds, rounded to the microsecond.
-func (d *decoder) unixTime() (time.Time, *fault) {
-	f, err := d.float()
+// decodeTime decodes a time in unix seconds, rounded to the microsecond.
+func (d *decoder) decodeTime() (time.Time, *fault) {
+	f, err := d.decodeFloat()
 	if err != nil {
 		return time.Time{}, err
 	}

@@ -108,7 +108,7 @@ func TestParseJobErrors(t *testing.T) {
 		`{"id":"a","header":{"h":"\ud800"}}`:        `value of "h": half of a surrogate pair`,
 		`{"id":"a","header":{"a":"","b":"` + strings.Repeat("v", 5000) + `","a":""}}`: `all are more than 4096 bytes`,
 		`{"id":"a","header":{"h":"` + strings.Repeat("v", 4096) + `"}}`:               `at most 4096 are allowed`,
-		"\ufeff{\"id\":\"a\"}": `unexpected character '\ufeff', want a job`,
+		"\ufeff{\"id\":\"a\"}": `column 1: a byte order mark (BOM), want a job such as {"id":"a","payload":1}: save the text as UTF-8 without one`,
 	} {
 		got, err := ParseJob([]byte(text))
 		var bad *Error
@@ -249,7 +249,7 @@ func FuzzParseJob(f *testing.F) {
 		if reference.Payload != nil && json.Compact(&compacted, reference.Payload) != nil {
 			t.Fatalf("payload of %q is not JSON", text)
 		}
-		if _, raw := envelope(compacted.Bytes()); !raw && compacted.String() != `""` && !bytes.Equal(p.Payload, compacted.Bytes()) {
+		if _, raw := bytesEnvelope(compacted.Bytes()); !raw && compacted.String() != `""` && !bytes.Equal(p.Payload, compacted.Bytes()) {
 			t.Fatalf("got payload %q, want %q", p.Payload, compacted.Bytes())
 		}
 		roundTrip(t, p.Payload)
@@ -265,9 +265,9 @@ func FuzzLexer(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		text = strings.ToValidUTF8(text, "?")
 		l := lexer{src: []byte(text)}
-		l.space()
-		err := l.value(0)
-		l.space()
+		l.skipSpace()
+		err := l.skipValue(0)
+		l.skipSpace()
 		got := err == nil && l.pos == len(text)
 		if want := json.Valid([]byte(text)); got != want {
 			t.Errorf("%q: got valid %t (%v), want %t", text, got, err, want)
@@ -328,7 +328,7 @@ func TestParseJobsBounded(t *testing.T) {
 		if name == "array" {
 			more = strings.TrimSuffix(body, "]") + "," + strings.TrimSpace(line) + "]"
 		}
-		if _, err := ParseJobs([]byte(more)); err == nil || !strings.Contains(err.Error(), "100000 jobs at most: send it in parts") {
+		if _, err := ParseJobs([]byte(more)); err == nil || !strings.Contains(err.Error(), "at most 100000 jobs; send it in parts") {
 			t.Errorf("%s: got %v, want what is too much", name, err)
 		}
 	}

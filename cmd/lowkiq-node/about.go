@@ -3,51 +3,26 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"runtime"
-	"runtime/debug"
 	"slices"
 	"strings"
 
 	"github.com/alecthomas/kong"
 
-	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/manual"
+	"github.com/lowkiq/lowkiq/cmd/internal/manual"
+	"github.com/lowkiq/lowkiq/cmd/internal/terminal"
+	"github.com/lowkiq/lowkiq/cmd/internal/version"
 )
 
 type versionCommand struct {
 	Output string `short:"o" enum:"table,json" default:"table" help:"table or json."`
 }
 
-// build is what the binary knows of itself.
-type build struct {
-	Version  string `json:"version"`
-	Revision string `json:"revision,omitempty"`
-	Go       string `json:"go"`
-	Platform string `json:"platform"`
-}
-
-func version() build {
-	b := build{Version: "devel", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return b
-	}
-	if info.Main.Version != "" && info.Main.Version != "(devel)" {
-		b.Version = info.Main.Version
-	}
-	for _, setting := range info.Settings {
-		if setting.Key == "vcs.revision" {
-			b.Revision = setting.Value
-		}
-	}
-	return b
-}
-
-func (c *versionCommand) Run(s *streams) error {
-	b := version()
+func (c *versionCommand) Run(s *terminal.Streams) error {
+	b := version.ReadBuild()
 	if c.Output == "json" {
-		return json.NewEncoder(s.out).Encode(b)
+		return json.NewEncoder(s.Out).Encode(b)
 	}
-	_, err := fmt.Fprintf(s.out, "lowkiq-node %s (%s, %s)\n", b.Version, b.Go, b.Platform)
+	_, err := fmt.Fprintf(s.Out, "%s %s\n", program, b)
 	return err
 }
 
@@ -58,31 +33,18 @@ type completionCommand struct {
 }
 
 // Run prints a script for the shell to source.
-func (c *completionCommand) Run(s *streams, ctx *kong.Context) error {
-	_, err := fmt.Fprint(s.out, manual.Completion(ctx.Model.Name, c.Shell))
+func (c *completionCommand) Run(s *terminal.Streams, ctx *kong.Context) error {
+	_, err := fmt.Fprint(s.Out, manual.CompletionScript(ctx.Model.Name, c.Shell))
 	return err
 }
 
-type manCommand struct {
-	Markdown bool `help:"As a page of Markdown: docs/cli.md."`
-}
-
-// Run prints all commands.
-func (c *manCommand) Run(s *streams, ctx *kong.Context) error {
-	print := manual.Man
-	if c.Markdown {
-		print = manual.Markdown
-	}
-	_, err := fmt.Fprint(s.out, print(manual.Read(ctx.Model, exitHelp), exitHelp))
-	return err
-}
-
-// refusal says why a command cannot work on an operating system, nil where it can. A
-// node needs what only a Unix has; the commands that talk to Redis or to a node do not.
-func refusal(goos, command string) error {
+// checkPlatform returns an error if a command does not work on an operating system. A node needs a Unix. The commands that
+// talk to Redis or to a node do not.
+func checkPlatform(goos, command string) error {
 	name, _, _ := strings.Cut(command, " ")
 	if goos != "windows" || !slices.Contains([]string{"run", "dev"}, name) {
 		return nil
 	}
-	return fmt.Errorf("%s does not work on Windows: nodes need a Unix, as WSL or a Linux container is one; push, status and the other commands work here", name)
+	return fmt.Errorf("%s does not work on Windows, because a node needs a Unix, such as WSL or a Linux container; push, status and the "+
+		"other commands work here", name)
 }

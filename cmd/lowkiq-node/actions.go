@@ -6,28 +6,30 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/alecthomas/kong"
 
+	"github.com/lowkiq/lowkiq/cmd/internal/exit"
+	"github.com/lowkiq/lowkiq/cmd/internal/terminal"
 	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/web"
+	"github.com/lowkiq/lowkiq/web/actions"
 )
 
-// What people do to many jobs: in steps that a node answers one by one, so that no request
-// is long, and what is broken off can go on.
+// Actions on many jobs are done in steps, each a request to a node. So no request takes long, and an interrupted command can
+// continue.
 
-// stepLimit is how many jobs one request changes.
+// stepLimit is how many jobs a request changes.
 const stepLimit = "1000"
 
-// wording is what a command says of its action where that of the table does not fit into its
-// sentences.
+// wording has the words of a command for its action, where the words of the table do not fit into its sentences.
 type wording struct {
-	ask  string // of a person, first: "<ask> 17 jobs of queue orders?"; "": what is done can be undone
-	done string // of the jobs: "17 <done>", "17 would be <done>"
+	ask  string // the question before the action: "<ask> 17 jobs of queue orders?"; "" asks nothing, because the action can be undone
+	done string // the result: "17 <done>", "17 would be <done>"
 }
 
+// wordingOf returns the words for an action. Every action that destroys jobs asks first.
 func wordingOf(a *browse.Action) wording {
 	said := map[*browse.Action]wording{
 		browse.RunNow:      {done: "due now"},
@@ -42,104 +44,93 @@ func wordingOf(a *browse.Action) wording {
 	return said
 }
 
-// actionOf is the action on jobs that a command does: "jobs kill" is the one whose path is
-// jobs/kill.
-func actionOf(command string) (*browse.Action, bool) {
-	all := browse.Actions()
-	i := slices.IndexFunc(all, func(a *browse.Action) bool { return a.Path == strings.ReplaceAll(command, " ", "/") })
-	if i < 0 {
-		return nil, false
-	}
-	return all[i], true
-}
-
-// Each action on jobs is a command, which has its help from the table: see describe.
+// blockedCommand and the other groups have a command for each action on jobs. Its help comes from the table; see setHelp.
 type blockedCommand struct {
 	Requeue allJobs `cmd:"" set:"all=All blocked ids."`
 	Skip    allJobs `cmd:"" set:"all=All blocked ids."`
 	Bury    allJobs `cmd:"" set:"all=All blocked ids."`
 }
 
-// allJobs are blocked or buried jobs.
+// allJobs selects blocked or buried jobs.
 type allJobs struct {
 	someJobs `embed:""`
 	All      bool `help:"${all}"`
 }
 
-// Run does what the command is called.
-func (c *allJobs) Run(with *conversation, ctx *kong.Context) error {
-	return c.perform(with, requestOf(ctx, c.All, "--all", ""))
+// Run performs the action that the command names.
+func (c *allJobs) Run(with *session, ctx *kong.Context) error {
+	return c.performAction(with, requestOf(ctx, c.All, "--all", ""))
 }
 
-// failedJobs are jobs that wait or are due, of which those that failed can be named as a whole.
+// failedJobs selects jobs that wait or are due. Those that failed can be selected as a whole.
 type failedJobs struct {
 	someJobs  `embed:""`
-	AllFailed bool `help:"Every job that failed and waits for its next attempt, or whose turn has come."`
-	All       bool `hidden:""` // there is none: it says so
+	AllFailed bool `help:"Every job that failed, whether its next attempt is due or not."`
+	All       bool `hidden:""` // only for its error, which names the other flags
 }
 
-// Run does what the command is called.
-func (c *failedJobs) Run(with *conversation, ctx *kong.Context) error {
+// Run performs the action that the command names.
+func (c *failedJobs) Run(with *session, ctx *kong.Context) error {
 	if c.All {
-		return fail(exitUsage, "%s has no --all: --all-failed takes every job that failed; jobs that never failed are named by their ids. "+
+		return exit.Fail(exit.Usage, "%s has no --all: --all-failed takes every job that failed; jobs that never failed are named by their ids. "+
 			"A retired queue goes as a whole: lowkiq-node queues delete %s --force", commandOf(ctx), c.Queue)
 	}
-	return c.perform(with, requestOf(ctx, c.AllFailed, "--all-failed", "failed"))
+	return c.performAction(with, requestOf(ctx, c.AllFailed, "--all-failed", "failed"))
 }
 
-// waitingJobs are jobs whose time has not come.
+// waitingJobs selects jobs that are not due.
 type waitingJobs struct {
 	someJobs `embed:""`
 	All      bool   `help:"Every scheduled and every failed job."`
-	State    string `enum:",scheduled,retry" default:"" help:"Of all, only scheduled or retry ones."`
+	State    string `enum:",scheduled,retry" default:"" help:"Only scheduled jobs, or only retry jobs."`
 }
 
-// Run does what the command is called.
-func (c *waitingJobs) Run(with *conversation, ctx *kong.Context) error {
-	return c.perform(with, requestOf(ctx, c.All || c.State != "", "--all", c.State))
+// Run performs the action that the command names.
+func (c *waitingJobs) Run(with *session, ctx *kong.Context) error {
+	return c.performAction(with, requestOf(ctx, c.All || c.State != "", "--all", c.State))
 }
 
-// commandOf is the command as it is typed, without the program: "jobs kill".
+// commandOf returns the command as it is typed, without the program: "jobs kill".
 func commandOf(ctx *kong.Context) string {
 	return ctx.Selected().Parent.Name + " " + ctx.Selected().Name
 }
 
-// someJobs names jobs of a queue: by their ids, or by what they have in common.
+// someJobs selects jobs of a queue, by their ids or by a common property.
 type someJobs struct {
 	oneQueue `embed:""`
 	kindFlag `embed:""`
 	DryRun   bool     `help:"Count the jobs, and change nothing."`
-	Yes      bool     `short:"y" help:"Do not ask. Without a terminal, what destroys more than the ids that are named needs it."`
-	Cursor   string   `placeholder:"CURSOR" help:"Go on where the same command was broken off: the cursor it printed."`
+	Yes      bool     `short:"y" help:"Do not ask. Needed without a terminal to destroy more than the named ids."`
+	Cursor   string   `placeholder:"CURSOR" help:"Continue an interrupted command: the cursor that it printed."`
 	IDs      []string `arg:"" optional:"" name:"id" help:"Ids of jobs."`
 }
 
-// request is an action, and the jobs it is for unless ids are named.
+// request is an action and its jobs, unless ids are named.
 type request struct {
 	*browse.Action
 	wording
 	all   bool   // all jobs of the state
-	flag  string // the flag that says so
-	state string // "" for all that the action takes
+	flag  string // the flag that sets all
+	state string // "" for all states of the action
 }
 
 func requestOf(ctx *kong.Context, all bool, flag, state string) request {
-	action, _ := actionOf(commandOf(ctx)) // a test holds the commands against the table
+	action := actions.OfCommand(commandOf(ctx)).Jobs // a test compares the commands with the table
 	return request{action, wordingOf(action), all, flag, state}
 }
 
-// perform does it to the ids, or step by step to all.
-func (c *someJobs) perform(with *conversation, r request) error {
+// performAction performs the action on the named ids, or step by step on all jobs.
+func (c *someJobs) performAction(with *session, r request) error {
 	r.all = r.all || c.Kind != ""
 	all, destroys := r.all, r.ask != "" && !c.Yes && !c.DryRun
 	switch {
 	case all && len(c.IDs) > 0:
-		return fail(exitUsage, "want ids, or %s or --kind, got both", r.flag)
+		return exit.Fail(exit.Usage, "give either ids, or %s or --kind", r.flag)
 	case !all && len(c.IDs) == 0:
-		return fail(exitUsage, "want at least one id, or %s", r.flag)
+		return exit.Fail(exit.Usage, "give at least one id, or %s", r.flag)
 	case !all && c.Cursor != "":
-		return fail(exitUsage, "--cursor goes with %s", r.flag)
-	case all && destroys && !terminal(with.in):
+		return exit.Fail(exit.Usage, "--cursor goes with %s", r.flag)
+	case all && destroys && !terminal.IsTerminal(with.In):
 		return errNoTerminal
 	}
 	for _, id := range c.IDs {
@@ -148,55 +139,55 @@ func (c *someJobs) perform(with *conversation, r request) error {
 		}
 	}
 	path := queuePath(c.Queue, "/"+r.Path)
-	if c.DryRun || destroys && terminal(with.in) {
-		found, err := with.steps(path, c.body(r, true))
+	if c.DryRun || destroys && terminal.IsTerminal(with.In) {
+		found, err := with.postSteps(path, c.requestBody(r, true))
 		switch {
 		case err != nil:
 			return err
 		case c.DryRun:
 			r.done = "would be " + r.done
-			return c.summary(with, found, r)
+			return c.printSummary(with, found, r)
 		case found.Changed == 0:
-			return c.summary(with, found, r) // there is nothing to ask about
+			return c.printSummary(with, found, r) // without a job there is no question
 		}
-		if err := with.sure("%s %s of queue %s?", r.ask, count(found.Changed, "job"), plain(c.Queue)); err != nil {
+		if err := with.confirm("%s %s of queue %s?", r.ask, terminal.CountNoun(found.Changed, "job"), terminal.EscapeText(c.Queue)); err != nil {
 			return err
 		}
 	}
-	sum, err := with.steps(path, c.body(r, false))
+	sum, err := with.postSteps(path, c.requestBody(r, false))
 	if err != nil {
-		return brokenOff(with.ctx, sum, r, err)
+		return explainBreak(with.ctx, sum, r, err)
 	}
-	return c.summary(with, sum, r)
+	return c.printSummary(with, sum, r)
 }
 
-// sure asks a person before what cannot be undone. An error: it is not to be done.
-func (c *conversation) sure(question string, args ...any) error {
-	yes, err := confirm(c.ctx, c.streams, fmt.Sprintf(question, args...))
+// confirm asks a person before something that cannot be undone. It returns an error if the answer is not yes.
+func (c *session) confirm(question string, args ...any) error {
+	yes, err := terminal.Confirm(c.ctx, c.Streams, fmt.Sprintf(question, args...))
 	if err == nil && !yes {
-		err = fail(exitFailed, "nothing was changed")
+		err = exit.Fail(exit.Failed, "nothing was changed")
 	}
 	return err
 }
 
-// summary prints what was done. A kind that no job has is a slip of the pen more often than not.
-func (c *someJobs) summary(with *conversation, sum web.Changed, r request) error {
+// printSummary prints what was done. A kind that no job has is most likely mistyped, and is an error.
+func (c *someJobs) printSummary(with *session, sum web.Changed, r request) error {
 	if c.Kind == "" || c.Cursor != "" || sum.Changed+sum.Skipped > 0 {
-		return with.summary(sum, r)
+		return with.printChanged(sum, r)
 	}
 	if with.asJSON {
-		if err := with.summary(sum, r); err != nil {
+		if err := with.printChanged(sum, r); err != nil {
 			return err
 		}
 	}
-	return c.noKind(with, r)
+	return c.unknownKind(with, r)
 }
 
 // shownKinds is how many kinds an error names.
 const shownKinds = 5
 
-// noKind says that no job has an error of the kind, and which kinds there are.
-func (c *someJobs) noKind(with *conversation, r request) error {
+// unknownKind returns the error that no job has an error of the kind. It names the kinds that exist.
+func (c *someJobs) unknownKind(with *session, r request) error {
 	state := r.errorState()
 	noun := map[string]string{"failed": "failed job", "retry": "job between two attempts", "blocked": "blocked id", "morgue": "buried job"}[state]
 	answer, err := errorsOf(with, c.Queue, state)
@@ -211,18 +202,18 @@ func (c *someJobs) noKind(with *conversation, r request) error {
 		}
 	}
 	if len(kinds) == 0 {
-		return fail(exitUsage, "queue %s has no %s with an error of the kind %s, nor of another (%s lists them)", c.Queue, noun, shellQuoted(c.Kind), list)
+		return exit.Fail(exit.Usage, "queue %s has no %s with an error of the kind %s, nor of another (%s lists them)", c.Queue, noun,
+			shellQuoted(c.Kind), list)
 	}
 	more := ""
 	if len(answer.Groups) > len(kinds) || !answer.All {
 		more = ", …"
 	}
-	return fail(exitUsage, "queue %s has no %s with an error of the kind %s; there are %s%s (%s lists them)",
+	return exit.Fail(exit.Usage, "queue %s has no %s with an error of the kind %s; there are %s%s (%s lists them)",
 		c.Queue, noun, shellQuoted(c.Kind), strings.Join(kinds, ", "), more, list)
 }
 
-// errorState is the state of those jobs by whose errors a request chooses, as the command errors
-// has it.
+// errorState returns the state, as the command errors names it, of the jobs whose errors a request selects by.
 func (r request) errorState() string {
 	switch {
 	case r.States[0] != "":
@@ -230,30 +221,30 @@ func (r request) errorState() string {
 	case r.state == "failed":
 		return r.state
 	}
-	return "retry" // what is due already is not made due
+	return "retry" // a job that is due already is not made due
 }
 
-// shellQuoted is a text as it is given to a command.
+// shellQuoted quotes a text for a shell.
 func shellQuoted(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
 
-// body is what a node is sent.
-func (c *someJobs) body(r request, dryRun bool) web.Selection {
+// requestBody returns the body of the request to a node.
+func (c *someJobs) requestBody(r request, dryRun bool) web.Selection {
 	if !r.all {
-		return web.Selection{IDs: c.IDs, DryRun: dryRun}
+		return web.Selection{IDs: c.IDs, Filter: web.Filter{DryRun: dryRun}}
 	}
-	return web.Selection{All: &r.all, Limit: stepLimit, State: r.state, Kind: c.Kind, Cursor: c.Cursor, DryRun: dryRun}
+	return web.Selection{All: &r.all, Filter: web.Filter{Limit: stepLimit, State: r.state, Kind: c.Kind, Cursor: c.Cursor, DryRun: dryRun}}
 }
 
-// steps posts until there is no next step.
-func (c *conversation) steps(path string, body web.Selection) (sum web.Changed, err error) {
-	var shown *bar
+// postSteps posts requests until a node answers without a next step.
+func (c *session) postSteps(path string, body web.Selection) (sum web.Changed, err error) {
+	var shown *terminal.Bar
 	for {
 		answer, err := c.Post(c.ctx, path, body)
 		if err != nil {
-			return withFailed(sum, err), err
+			return addFailedStep(sum, err), err
 		}
 		var step web.Changed
-		if err := decode(path, answer, &step); err != nil {
+		if err := decodeAnswer(path, answer, &step); err != nil {
 			return sum, err
 		}
 		sum = web.Changed{Changed: sum.Changed + step.Changed, Skipped: sum.Skipped + step.Skipped, Left: step.Left, Next: step.Next}
@@ -261,50 +252,50 @@ func (c *conversation) steps(path string, body web.Selection) (sum web.Changed, 
 			return sum, nil
 		}
 		if shown == nil {
-			shown = newBar(c.err, int64(step.Changed+step.Skipped+step.Left), "working")
-			defer shown.clear()
+			shown = terminal.NewBar(c.Err, int64(step.Changed+step.Skipped+step.Left), "working")
+			defer shown.Clear()
 		}
-		shown.at(sum.Changed + sum.Skipped)
+		shown.Set(sum.Changed + sum.Skipped)
 		body.Cursor = step.Next
 	}
 }
 
-// withFailed adds what a step had done before its error.
-func withFailed(p web.Changed, err error) web.Changed {
+// addFailedStep adds the jobs that a failed step had changed before its error.
+func addFailedStep(p web.Changed, err error) web.Changed {
 	var answer *web.Problem
 	if errors.As(err, &answer) && answer.Changed != nil {
 		p.Changed += *answer.Changed
 		if answer.Next != "" {
 			p.Next = answer.Next
 		}
-		answer.Changed = nil // the sum says it
+		answer.Changed = nil // the sum reports it
 	}
 	return p
 }
 
-// brokenOff says how far it came, and how to go on.
-func brokenOff(ctx context.Context, sum web.Changed, r request, err error) error {
-	code := codeOf(err)
+// explainBreak adds to an error how far the command came, and how to continue.
+func explainBreak(ctx context.Context, sum web.Changed, r request, err error) error {
+	code := exitCode(err)
 	if ctx.Err() != nil {
-		code, err = exitInterrupted, errors.New("interrupted")
+		code, err = exit.Interrupted, errors.New("interrupted")
 	}
 	switch {
 	case sum.Next != "":
-		err = fmt.Errorf("%w; %d were %s before, go on with --cursor %s", err, sum.Changed, r.done, sum.Next)
+		err = fmt.Errorf("%w; %d were %s before, continue with --cursor %s", err, sum.Changed, r.done, sum.Next)
 	case sum.Changed > 0:
 		err = fmt.Errorf("%w; %d were %s before", err, sum.Changed, r.done)
 	}
-	return &exitError{code, err}
+	return exit.WithCode(code, err)
 }
 
-// summary prints what was done, and what was not.
-func (c *conversation) summary(sum web.Changed, r request) error {
+// printChanged prints how many jobs were changed, and how many were not there.
+func (c *session) printChanged(sum web.Changed, r request) error {
 	if c.asJSON {
-		return json.NewEncoder(c.out).Encode(sum)
+		return json.NewEncoder(terminal.EscapingWriter{Writer: c.Out}).Encode(sum)
 	}
 	text := fmt.Sprintf("%d %s", sum.Changed, r.done)
 	if sum.Skipped > 0 {
 		text += fmt.Sprintf(", %d not there", sum.Skipped)
 	}
-	return c.say("%s\n", text)
+	return c.Printf("%s\n", text)
 }

@@ -9,8 +9,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lowkiq/lowkiq/cmd/internal/exit"
+	"github.com/lowkiq/lowkiq/cmd/internal/terminal"
 	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/web"
+	"github.com/lowkiq/lowkiq/web/actions"
 )
 
 // stepServer answers steps one after another, and keeps the cursors that it was sent.
@@ -41,7 +44,8 @@ func deleteAll(t *testing.T, url, output string) (int, string) {
 		t.Fatal(err)
 	}
 	defer out.Close()
-	code := execute([]string{"morgue", "delete", "orders", "--all", "--yes", "--node", url, "-o", output}, &streams{in: os.Stdin, out: out, err: out})
+	code := execute([]string{"morgue", "delete", "orders", "--all", "--yes", "--node", url, "-o", output},
+		&terminal.Streams{In: os.Stdin, Out: out, Err: out})
 	text, err := os.ReadFile(out.Name())
 	if err != nil {
 		t.Fatal(err)
@@ -54,14 +58,14 @@ func TestActionGoesStepByStep(t *testing.T) {
 	answers := []string{`{"changed":1000,"skipped":2,"left":500,"next":"c1"}`, `{"changed":0,"skipped":0,"left":480,"next":"c2"}`, `{"changed":480,"skipped":0,"left":0,"next":""}`}
 	url, cursors := stepServer(t, answers...)
 	code, out := deleteAll(t, url, "table")
-	if want := "1480 deleted, 2 not there\n"; out != want || code != exitOK {
+	if want := "1480 deleted, 2 not there\n"; out != want || code != exit.OK {
 		t.Errorf("got %q, exit code %d, want %q", out, code, want)
 	}
 	if got := strings.Join(*cursors, ","); got != ",c1,c2" {
 		t.Errorf("cursors: got %q, want each step's", got)
 	}
 	url, _ = stepServer(t, answers...)
-	if code, out := deleteAll(t, url, "json"); out != `{"changed":1480,"skipped":2,"left":0,"next":""}`+"\n" || code != exitOK {
+	if code, out := deleteAll(t, url, "json"); out != `{"changed":1480,"skipped":2,"left":0,"next":""}`+"\n" || code != exit.OK {
 		t.Errorf("-o json: got %q, exit code %d", out, code)
 	}
 }
@@ -71,7 +75,7 @@ func TestActionBrokenOff(t *testing.T) {
 	t.Parallel()
 	url, _ := stepServer(t, `{"changed":1000,"skipped":0,"left":500,"next":"c1"}`, `{"title":"Service Unavailable","detail":"redis is away","changed":70,"next":"c2"}`)
 	code, out := deleteAll(t, url, "table")
-	if want := "lowkiq-node: redis is away; 1070 were deleted before, go on with --cursor c2\n"; out != want || code != exitUnreachable {
+	if want := "lowkiq-node: redis is away; 1070 were deleted before, continue with --cursor c2\n"; out != want || code != exit.Unreachable {
 		t.Errorf("got %q, exit code %d, want %q", out, code, want)
 	}
 	url, _ = stepServer(t, `{"title":"Service Unavailable","detail":"redis is away"}`)
@@ -84,26 +88,27 @@ func TestActionInterrupted(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	err := brokenOff(ctx, web.Changed{Changed: 3, Next: "c9"}, request{wording: wordingOf(browse.Requeue)}, context.Canceled)
-	if want := "interrupted; 3 were requeued before, go on with --cursor c9"; err.Error() != want || codeOf(err) != exitInterrupted {
-		t.Errorf("got %v (code %d), want %s", err, codeOf(err), want)
+	err := explainBreak(ctx, web.Changed{Changed: 3, Next: "c9"}, request{wording: wordingOf(browse.Requeue)}, context.Canceled)
+	if want := "interrupted; 3 were requeued before, continue with --cursor c9"; err.Error() != want || exitCode(err) != exit.Interrupted {
+		t.Errorf("got %v (code %d), want %s", err, exitCode(err), want)
 	}
 }
 
-// Every action that the API has on jobs is a command, and the other way round.
+// Every action that the API has is a command, but those on all jobs, which are flags. Every command on jobs is an action.
 func TestActionsAreTheAPIs(t *testing.T) {
 	t.Parallel()
-	left := map[*browse.Action]bool{}
-	for _, a := range browse.Actions() {
-		if !a.All {
+	left := map[*actions.Action]bool{}
+	for _, a := range actions.All() {
+		if a.NamesIDs() || a.Path != "" && a.Jobs == nil {
 			left[a] = true
 		}
 	}
+	delete(left, actions.ChangeRules) // rules shows them as well
 	for _, leaf := range grammarOf(t).Leaves(true) {
-		command := leaf.Parent.Name + " " + leaf.Name
-		a, ok := actionOf(command)
-		if acts := leaf.Target.FieldByName("DryRun").IsValid() && command != "queues delete" && command != "lowkiq-node migrate"; acts != ok {
-			t.Errorf("%s: got an action of the table: %t, want %t", command, ok, acts)
+		command := strings.TrimPrefix(leaf.Parent.Name+" "+leaf.Name, "lowkiq-node ")
+		a := actions.OfCommand(command)
+		if acts := leaf.Target.FieldByName("DryRun").IsValid() && command != "queues delete"; acts && (a == nil || a.Jobs == nil) {
+			t.Errorf("%s: it is no action on jobs of the table", command)
 		}
 		delete(left, a)
 	}

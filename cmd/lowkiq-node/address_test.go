@@ -4,10 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"strconv"
+	"strings"
+	"syscall"
 	"testing"
 
-	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/cmd/internal/exit"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 	"github.com/lowkiq/lowkiq/web"
 )
 
@@ -32,7 +36,7 @@ func rowOfPorts(t *testing.T) (gossip int, addresses []string) {
 func TestFreePortsAreFilledIn(t *testing.T) {
 	gossip, addresses := rowOfPorts(t)
 	p := ports{next: gossip}
-	if got := p.fill(setup{}); got.node.Bind != addresses[0] || got.web.Address != addresses[2] {
+	if got := p.fillAddresses(setup{}); got.node.Bind != addresses[0] || got.web.Address != addresses[2] {
 		t.Errorf("got gossip %s and HTTP %s, want %s and %s", got.node.Bind, got.web.Address, addresses[0], addresses[2])
 	}
 	for _, taken := range addresses[:httpPort+1] {
@@ -41,7 +45,7 @@ func TestFreePortsAreFilledIn(t *testing.T) {
 			t.Fatal(err)
 		}
 		p := ports{next: gossip}
-		if got := p.fill(setup{}); got.node.Bind != addresses[portStep] || got.web.Address != addresses[portStep+httpPort] {
+		if got := p.fillAddresses(setup{}); got.node.Bind != addresses[portStep] || got.web.Address != addresses[portStep+httpPort] {
 			t.Errorf("with %s taken: got gossip %s and HTTP %s, want the next ports", taken, got.node.Bind, got.web.Address)
 		}
 		l.Close()
@@ -66,7 +70,7 @@ func TestLookingForPortsIsInNobodysWay(t *testing.T) {
 				return
 			default:
 				p := ports{next: gossip}
-				p.fill(setup{web: web.Config{Address: "127.0.0.1:0"}})
+				p.fillAddresses(setup{web: web.Config{Address: "127.0.0.1:0"}})
 			}
 		}
 	}()
@@ -101,14 +105,20 @@ func TestListeningNamesTheSetting(t *testing.T) {
 		{fmt.Errorf("node: raft: %w", refused), "", "node.bind"},
 		{errors.New(refused.Error()), "127.0.0.1:0", "node.bind"},
 	} {
-		err := listening(c.err, c.http, "node.http", "node.bind")
-		if want := c.err.Error() + ": choose another address with " + c.want; err.Error() != want || codeOf(err) != exitUsage {
-			t.Errorf("got %v (code %d), want %s", err, codeOf(err), want)
+		err := explainListenError(c.err, c.http, "node.http", "node.bind")
+		about, setting := c.err.Error()+": another process has the port, ", "or choose another address with "+c.want
+		if !strings.HasPrefix(err.Error(), about) || !strings.HasSuffix(err.Error(), setting) || exitCode(err) != exit.Unreachable {
+			t.Errorf("got %v (code %d), want %s… %s", err, exitCode(err), about, setting)
+		}
+	}
+	for no, code := range map[syscall.Errno]int{syscall.EADDRNOTAVAIL: exit.Unreachable, syscall.EACCES: exit.Usage} {
+		if err := explainListenError(os.NewSyscallError("bind", no), "", "a", "b"); exitCode(err) != code {
+			t.Errorf("got %v (code %d), want code %d", err, exitCode(err), code)
 		}
 	}
 	for _, text := range []string{"something else", "dial unix /r.sock: connect: permission denied"} {
 		other := errors.New(text)
-		if err := listening(other, "", "a", "b"); err != other {
+		if err := explainListenError(other, "", "a", "b"); err != other {
 			t.Errorf("got %v, want %v as it was", err, other)
 		}
 	}

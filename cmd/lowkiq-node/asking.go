@@ -11,105 +11,108 @@ import (
 	"unicode"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/certs"
-	"github.com/lowkiq/lowkiq/internal/remote"
+	"github.com/lowkiq/lowkiq/cmd/internal/exit"
+	"github.com/lowkiq/lowkiq/cmd/internal/signals"
+	"github.com/lowkiq/lowkiq/cmd/internal/terminal"
+	"github.com/lowkiq/lowkiq/internal/network/certs"
+	"github.com/lowkiq/lowkiq/internal/network/remote"
 )
 
-// asking are the flags of commands that ask a node.
-type asking struct {
+// nodeFlags are the flags of commands that ask a node.
+type nodeFlags struct {
 	Node        string `env:"LOWKIQ_URL" default:"http://127.0.0.1:7948" placeholder:"URL" help:"Address of any node of the cluster (${default})."`
 	credentials `embed:""`
 	Output      string `short:"o" enum:"table,json" default:"table" help:"table or json."`
 }
 
-// credentials are what a node is shown, and by what it is known.
+// credentials are the token and the certificates for requests to a node.
 type credentials struct {
 	TokenFile string `env:"LOWKIQ_TOKEN_FILE" placeholder:"FILE" help:"File with the token that the node asks for. LOWKIQ_TOKEN is the token itself."`
 	trust     `embed:""`
 }
 
-// trust is by what a node knows its caller, and is known.
+// trust names the files of the certificates that authenticate command and node to each other.
 type trust struct {
-	CA   string `name:"ca" env:"LOWKIQ_CA" placeholder:"FILE" help:"File with the certificates of who vouches for the node, for https. Default: the system's."`
+	CA   string `name:"ca" env:"LOWKIQ_CA" placeholder:"FILE" help:"File with the certificates of the authorities that the command trusts, for https. Default: the system's."`
 	Cert string `env:"LOWKIQ_CERT" placeholder:"FILE" help:"File with the certificate to show to the node."`
 	Key  string `env:"LOWKIQ_KEY" placeholder:"FILE" help:"File with the key of --cert."`
 }
 
-// conversation is one command's talk with a node.
-type conversation struct {
+// session is a command's exchange with a node.
+type session struct {
 	*remote.Client
-	*streams
+	*terminal.Streams
 	ctx    context.Context
 	stop   func()
 	asJSON bool
 }
 
-// ask prepares the conversation that the Run of a command gets.
-func (a *asking) ask(s *streams) (*conversation, error) {
-	with, err := a.credentials.ask(a.Node, s)
+// openSession prepares the session that Run of a command gets.
+func (a *nodeFlags) openSession(s *terminal.Streams) (*session, error) {
+	with, err := a.credentials.openSession(a.Node, s)
 	if err != nil {
 		return nil, err
 	}
-	with.ctx, with.stop = untilInterrupted()
+	with.ctx, with.stop = signals.UntilInterrupted()
 	with.asJSON = a.Output == "json"
 	return with, nil
 }
 
-// ask prepares to talk with a node. Nothing is sent.
-func (a *credentials) ask(node string, s *streams) (*conversation, error) {
+// openSession prepares a session with a node. It sends nothing.
+func (a *credentials) openSession(node string, s *terminal.Streams) (*session, error) {
 	token, err := commandToken(a.TokenFile)
 	if err != nil {
-		return nil, fail(exitUsage, "--token-file: %w", err)
+		return nil, exit.Fail(exit.Usage, "--token-file: %w", err)
 	}
 	client, err := remote.New(node, token)
 	if err != nil {
-		return nil, &exitError{exitUsage, err}
+		return nil, exit.WithCode(exit.Usage, err)
 	}
 	user := cmp.Or(os.Getenv("LOWKIQ_USER"), os.Getenv("USER"))
 	if strings.ContainsFunc(user, unicode.IsControl) {
-		return nil, fail(exitUsage, "LOWKIQ_USER: %q has control characters, want a name", user)
+		return nil, exit.Fail(exit.Usage, "LOWKIQ_USER: %q has control characters; it must be a name", user)
 	}
 	client.SetUser(user)
-	return &conversation{Client: client, streams: s}, a.secure(client)
+	return &session{Client: client, Streams: s}, a.configureTLS(client)
 }
 
-// secure makes a client speak to https addresses by the flags.
-func (t *trust) secure(client *remote.Client) error {
+// configureTLS sets the certificates that a client uses for https addresses.
+func (t *trust) configureTLS(client *remote.Client) error {
 	store, err := certs.Open(certs.Files{Cert: t.Cert, Key: t.Key, CA: t.CA}, nil)
 	if err != nil {
-		return fail(exitUsage, "--ca, --cert, --key: %w", err)
+		return exit.Fail(exit.Usage, "--ca, --cert, --key: %w", err)
 	}
-	client.Secure(store.Client())
+	client.SetTLS(store.ClientConfig())
 	return nil
 }
 
-// show gets a path and prints it: as it came with -o json, else as rows.
-func (c *conversation) show(path string, into any, rows func()) error {
+// getAndPrint requests a path and prints the answer: unchanged with -o json, otherwise as rows.
+func (c *session) getAndPrint(path string, into any, rows func()) error {
 	answer, err := c.Get(c.ctx, path)
 	switch {
 	case err != nil:
 		return err
 	case c.asJSON:
-		return writeJSON(c.out, answer)
+		return terminal.WriteJSON(c.Out, answer)
 	}
-	if err := decode(path, answer, into); err != nil {
+	if err := decodeAnswer(path, answer, into); err != nil {
 		return err
 	}
 	rows()
 	return nil
 }
 
-// fetch gets a path and reads the answer.
-func (c *conversation) fetch(path string, into any) error {
+// fetchJSON requests a path and decodes the answer.
+func (c *session) fetchJSON(path string, into any) error {
 	answer, err := c.Get(c.ctx, path)
 	if err != nil {
 		return err
 	}
-	return decode(path, answer, into)
+	return decodeAnswer(path, answer, into)
 }
 
-// print prints v as JSON with -o json, else as rows.
-func (c *conversation) print(v any, rows func()) error {
+// printValue prints v: as JSON with -o json, otherwise as rows.
+func (c *session) printValue(v any, rows func()) error {
 	if !c.asJSON {
 		rows()
 		return nil
@@ -120,43 +123,43 @@ func (c *conversation) print(v any, rows func()) error {
 	if err := enc.Encode(v); err != nil {
 		return err
 	}
-	return writeJSON(c.out, text.Bytes())
+	return terminal.WriteJSON(c.Out, text.Bytes())
 }
 
-// change posts and says what is so now.
-func (c *conversation) change(path string, body any, format string, args ...any) error {
+// postChange posts a change and prints its result.
+func (c *session) postChange(path string, body any, format string, args ...any) error {
 	answer, err := c.Post(c.ctx, path, body)
 	switch {
 	case err != nil:
 		return err
 	case c.asJSON:
-		return writeJSON(c.out, answer)
+		return terminal.WriteJSON(c.Out, answer)
 	}
-	return c.say(format, args...)
+	return c.Printf(format, args...)
 }
 
-// decode reads the answer to a path.
-func decode(path string, answer []byte, into any) error {
+// decodeAnswer decodes the answer to a path.
+func decodeAnswer(path string, answer []byte, into any) error {
 	if err := json.Unmarshal(answer, into); err != nil {
-		return fail(exitFailed, "%s: not what a lowkiq node answers: %w", path, err)
+		return exit.Fail(exit.Failed, "%s: not the answer of a lowkiq node: %w", path, err)
 	}
 	return nil
 }
 
-// jobPath is the API's path below a job.
+// jobPath returns the API's path of a job, with below appended.
 func jobPath(queue, id, below string) (string, error) {
-	return queuePath(queue, "/jobs/"+segment(id)+below), checkID(id)
+	return queuePath(queue, "/jobs/"+escapeSegment(id)+below), checkID(id)
 }
 
-// checkID refuses what is no id: not all that is written on a command line is one.
+// checkID returns an error if an argument cannot be an id.
 func checkID(id string) error {
 	if id == "" || len(id) > lowkiq.MaxIDBytes {
-		return fail(exitUsage, "key %.60q has %d bytes, want an id of 1 to %d", id, len(id), lowkiq.MaxIDBytes)
+		return exit.Fail(exit.Usage, "key %.60q has %d bytes; an id must have 1 to %d", id, len(id), lowkiq.MaxIDBytes)
 	}
 	return nil
 }
 
-// queuePath is the API's path of a queue, and below it.
+// queuePath returns the API's path of a queue, with below appended.
 func queuePath(queue string, below string) string {
 	return "/api/v1/queues/" + url.PathEscape(queue) + below
 }

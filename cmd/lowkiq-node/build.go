@@ -1,52 +1,41 @@
 package main
 
 import (
-	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
 	"log/slog"
 	"maps"
 	"os"
 	"slices"
-	"time"
-	_ "time/tzdata" // zones of what recurs, also on hosts and in images that have none
+	_ "time/tzdata" // time zones of recurring jobs, for hosts and images without them
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/config"
-	"github.com/lowkiq/lowkiq/internal/certs"
+	"github.com/lowkiq/lowkiq/cmd/internal/config"
+	"github.com/lowkiq/lowkiq/cmd/internal/connect"
+	"github.com/lowkiq/lowkiq/cmd/internal/exit"
+	"github.com/lowkiq/lowkiq/cmd/internal/version"
 	"github.com/lowkiq/lowkiq/node"
 	"github.com/lowkiq/lowkiq/node/handler"
-	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/recurring"
-	"github.com/lowkiq/lowkiq/queue/rules"
 	"github.com/lowkiq/lowkiq/web"
 	"github.com/lowkiq/lowkiq/web/dashboard"
 )
 
-func or[T any](v *T) (zero T) {
+// valueOrZero returns the value of a pointer, or the zero value for nil.
+func valueOrZero[T any](v *T) (zero T) {
 	if v == nil {
 		return zero
 	}
 	return *v
 }
 
-// orNone is for fields of package node in which zero means the default and a negative
-// number means none.
-func orNone[T int | time.Duration](v *T) T {
-	if v != nil && *v == 0 {
-		return -1
-	}
-	return or(v)
-}
-
-// setup is how a node works and how it is served.
+// setup is the configuration of a node and of its API.
 type setup struct {
 	node node.Config
 	web  web.Config
 }
 
-// setupOf is what the file says; addresses that it leaves open are empty.
+// setupOf returns the configuration of the file. Addresses that the file leaves open are empty.
 func setupOf(cfg *config.Config, log *slog.Logger) (setup, error) {
 	tokens, err := nodeTokens(cfg, os.Getenv, log)
 	if err != nil {
@@ -55,10 +44,10 @@ func setupOf(cfg *config.Config, log *slog.Logger) (setup, error) {
 	var keys [][]byte
 	if file := cfg.Node.GossipKeyFile; file != "" {
 		if keys, err = gossipKeys(file); err != nil {
-			return setup{}, cfg.Fault("node.gossip_key_file", err)
+			return setup{}, cfg.ErrorAt("node.gossip_key_file", err)
 		}
 	}
-	redisTLS, err := redisTLS(cfg, log)
+	redisTLS, err := connect.RedisTLS(cfg, log)
 	if err != nil {
 		return setup{}, err
 	}
@@ -69,107 +58,47 @@ func setupOf(cfg *config.Config, log *slog.Logger) (setup, error) {
 	return setup{
 		node.Config{
 			Name: own.Name, Redis: cfg.Redis, Cluster: cfg.Cluster,
-			Concurrency: or(own.Concurrency), TTL: or(own.TTL), PollInterval: or(own.PollInterval), ShutdownTimeout: or(own.ShutdownTimeout),
+			Concurrency: valueOrZero(own.Concurrency), TTL: valueOrZero(own.TTL), PollInterval: valueOrZero(own.PollInterval), ShutdownTimeout: valueOrZero(own.ShutdownTimeout),
 			AllowEviction: own.AllowEviction, RedisTLS: redisTLS, Insecure: own.Insecure,
-			TLS:  own.TLS.Node(),
-			Bind: own.Bind, Advertise: own.Advertise, Join: own.Join, Weight: or(own.Weight), GossipKeys: keys,
-			Version: version().Version, Log: log, Recurring: recurringOf(cfg),
+			TLS:  nodeTLS(own.TLS),
+			Bind: own.Bind, Advertise: own.Advertise, Join: own.Join, Weight: valueOrZero(own.Weight), GossipKeys: keys,
+			Version: version.ReadBuild().Version, Log: log, Recurring: recurringOf(cfg),
 		},
 		web.Config{
 			Address: own.HTTP, Advertise: own.Advertise, Names: own.HTTPNames, Tokens: tokens, Insecure: own.Insecure,
-			TLS:   own.TLS.Web(),
-			Pages: dashboard.New, RequestMemory: rules.Size(own.RequestMemory), Version: version().Version, Log: log,
+			TLS:   webTLS(own.TLS),
+			Pages: dashboard.New, RequestMemory: int64(own.RequestMemory), Version: version.ReadBuild().Version, Log: log,
 		},
 	}, nil
 }
 
-// recurringOf is what recurs by the file.
+// nodeTLS returns the files as Raft takes them.
+func nodeTLS(t config.TLS) node.TLS {
+	return node.TLS{CertFile: t.CertFile, KeyFile: t.KeyFile, CAFile: t.CAFile, PeerName: t.PeerName}
+}
+
+// webTLS returns the files as the API takes them.
+func webTLS(t config.TLS) web.TLS {
+	return web.TLS{CertFile: t.CertFile, KeyFile: t.KeyFile, CAFile: t.CAFile, ClientAuth: t.RequiresClientCerts()}
+}
+
+// recurringOf returns the recurring entries of the file.
 func recurringOf(cfg *config.Config) map[string]recurring.Spec {
 	specs := make(map[string]recurring.Spec, len(cfg.Recurring))
-	for name, r := range cfg.Recurring {
-		specs[name] = r.Spec()
+	for name, spec := range cfg.Recurring {
+		specs[name] = *spec
 	}
 	return specs
 }
 
-// redisTLS reads the files of redis_tls; nil if there are none.
-func redisTLS(cfg *config.Config, log *slog.Logger) (*tls.Config, error) {
-	if cfg.RedisTLS == (config.RedisTLS{}) {
-		return nil, nil
-	}
-	store, err := certs.Open(cfg.RedisTLS.Files(), log)
-	if err != nil {
-		return nil, cfg.Fault("redis_tls", err)
-	}
-	return store.Client(), nil
-}
-
-// openRedis is for commands that need no node.
-func openRedis(cfg *config.Config) (*queue.Client, error) {
-	trust, err := redisTLS(cfg, nil)
-	if err != nil {
-		return nil, err
-	}
-	client, err := queue.Open(queue.Config{Redis: cfg.Redis, Cluster: cfg.Cluster, TLS: trust})
-	if err != nil {
-		return nil, fail(exitUsage, "%w", err)
-	}
-	return client, nil
-}
-
-// queueConfig is what the file says of a queue.
-func queueConfig(name string, q *config.Queue) node.QueueConfig {
-	cfg := node.QueueConfig{
-		Name: name, Shards: q.ShardCount(), BatchSize: or(q.BatchSize), Concurrency: or(q.Concurrency), ShardConcurrency: or(q.ShardConcurrency),
-		Prefetch: or(q.Prefetch), HandlerTimeout: orNone(q.HandlerTimeout), MaxRetryCount: orNone(q.MaxRetryCount),
-		MaxCrashes: orNone(q.MaxCrashes), Exhausted: queue.Policy(q.Exhausted), Scheduler: node.Scheduler(q.Scheduler), Priority: or(q.Priority),
-		Push: pushRules(q), State: orNone(q.State), StuckAfter: orNone(q.StuckAfter),
-	}
-	if q.RetryIn != nil {
-		cfg.RetryIn, cfg.RetryInShown = q.RetryIn.Delay, q.RetryIn.Shown()
-	}
-	if q.Journal != nil {
-		cfg.Journal = node.Journal{Runs: node.JournalRuns(cmp.Or(q.Journal.Runs, string(node.JournalAll))), Keep: or(q.Journal.Keep), For: or(q.Journal.For)}
-	}
-	if q.Morgue != nil {
-		cfg.Morgue = node.Morgue{Keep: or(q.Morgue.Keep), For: or(q.Morgue.For)}
-	}
-	if q.Limit != nil {
-		rate, _ := rules.ParseRate(q.Limit.Rate) // checked with the file
-		cfg.Limit = rules.Limit{Concurrency: or(q.Limit.Concurrency), Rate: rate, Burst: or(q.Limit.Burst)}
-	}
-	if g := q.Groups; g != nil && *g != (config.Groups{}) {
-		rate, _ := rules.ParseRate(g.Rate) // checked with the file
-		cfg.Groups = rules.Groups{By: cmp.Or(g.By, rules.DefaultBy), Limit: rules.Limit{Concurrency: or(g.Concurrency), Rate: rate, Burst: or(g.Burst)}}
-	}
-	if q.Expire != nil {
-		cfg.Expire = rules.Expire{After: or(q.Expire.After), To: rules.ExpireTo(q.Expire.To)}
-	}
-	return cfg
-}
-
-// pushRules are the limits that the file names for what is pushed to a queue.
-func pushRules(q *config.Queue) queue.PushRules {
-	push := queue.PushRules{
-		PayloadBytes: int(rules.Size(q.MaxPayloadSize)), Payloads: or(q.MaxIDPayloads), IDPayload: int(rules.Size(q.MaxIDSize)), Coalesce: q.Coalesce,
-	}
-	if d := q.Debounce; d != nil {
-		push.Debounce = rules.NoDebounce
-		if d.Quiet != nil {
-			push.Debounce = rules.Debounce{Quiet: *d.Quiet, Most: or(d.Most)}
-		}
-	}
-	return push
-}
-
-// processes is how many children a queue gets: what is configured, else one per CPU, and no more
-// than may have a batch at once.
-func processes(q *config.Queue, concurrency int) int {
+// processCount returns how many children a queue gets. The default is the number of CPUs, and at most the number of batches
+// at once.
+func processCount(q *config.Queue, concurrency int) int {
 	if q.Handler.Processes != nil {
 		return *q.Handler.Processes
 	}
 	n := handler.DefaultProcesses()
-	for _, bound := range []int{concurrency, or(q.Concurrency)} {
+	for _, bound := range []int{concurrency, q.Concurrency} {
 		if bound > 0 {
 			n = min(n, bound)
 		}
@@ -177,21 +106,21 @@ func processes(q *config.Queue, concurrency int) int {
 	return n
 }
 
-// queueHandler is who the file says does the work; concurrency is the node's, 0 = its default.
+// queueHandler returns the handler that the file names. concurrency is that of the node, 0 for the default.
 func queueHandler(q *config.Queue, concurrency int, log *slog.Logger) (lowkiq.Handler, error) {
 	h := q.Handler
 	switch {
 	case h.HTTP != "":
-		return handler.NewHTTP(handler.HTTPConfig{URL: h.HTTP, Timeout: or(h.Timeout), Log: log})
+		return handler.NewHTTP(handler.HTTPConfig{URL: h.HTTP, Timeout: valueOrZero(h.Timeout), Log: log})
 	case len(h.Exec) > 0:
-		return handler.NewExec(handler.ExecConfig{Argv: h.Exec, Processes: processes(q, concurrency), Log: log})
+		return handler.NewExec(handler.ExecConfig{Argv: h.Exec, Processes: processCount(q, concurrency), Log: log})
 	}
-	return nil, errors.New(`no handler: want handler: {http: "http://…"} or {exec: [command, argument]}`)
+	return nil, errors.New(`no handler: give handler: {http: "http://…"} or {exec: [command, argument]}`)
 }
 
-// setHooks has a handler told of events.
+// setHooks lets a handler receive events.
 func setHooks(rules *node.QueueConfig, events []string, work lowkiq.Handler) {
-	told, ok := work.(interface {
+	listener, ok := work.(interface {
 		Event(context.Context, *lowkiq.Event) error
 	})
 	if !ok {
@@ -200,35 +129,34 @@ func setHooks(rules *node.QueueConfig, events []string, work lowkiq.Handler) {
 	for _, name := range events {
 		switch lowkiq.EventKind(name) {
 		case lowkiq.Recovered:
-			rules.OnRecovered = told.Event
+			rules.OnRecovered = listener.Event
 		case lowkiq.Buried:
-			rules.OnBuried = told.Event
+			rules.OnBuried = listener.Event
 		case lowkiq.Exhausted:
-			rules.OnExhausted = told.Event
+			rules.OnExhausted = listener.Event
 		}
 	}
 }
 
-// buildNode makes a node that handles all queues of the file.
+// buildNode returns a node that handles all queues of the file.
 func buildNode(cfg *config.Config, nodeCfg node.Config) (*node.Node, error) {
 	if len(cfg.Queues) == 0 {
-		return nil, cfg.Fault("queues", errors.New("none is configured; a node handles at least one"))
+		return nil, cfg.ErrorAt("queues", errors.New("none is configured; a node handles at least one"))
 	}
 	n, err := node.New(nodeCfg)
 	if err != nil {
-		return nil, &exitError{exitUsage, err}
+		return nil, exit.WithCode(exit.Usage, err)
 	}
 	for _, name := range slices.Sorted(maps.Keys(cfg.Queues)) {
 		q := cfg.Queues[name]
 		work, err := queueHandler(q, nodeCfg.Concurrency, nodeCfg.Log.With("queue", name))
 		if err != nil {
-			return nil, errors.Join(cfg.Fault("queues."+name+".handler", err), n.Close())
+			return nil, errors.Join(cfg.ErrorAt("queues."+name+".handler", err), n.Close())
 		}
-		rules := queueConfig(name, q)
-		rules.Sources = cfg.Sources(name)
+		rules := node.QueueConfig{Name: name, Shards: q.ShardCount(), Rules: q.Rules, Sources: cfg.Sources(name)}
 		setHooks(&rules, q.Handler.Events, work)
 		if err := n.Handle(rules, work); err != nil {
-			return nil, errors.Join(cfg.Fault("queues."+name, err), n.Close())
+			return nil, errors.Join(cfg.ErrorAt("queues."+name, err), n.Close())
 		}
 	}
 	return n, nil

@@ -8,7 +8,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 
-	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/config"
+	"github.com/lowkiq/lowkiq/cmd/internal/config"
 	"github.com/lowkiq/lowkiq/node/handler"
 )
 
@@ -34,9 +34,9 @@ func TestProcesses(t *testing.T) {
 			q.Handler.Processes = &c.configured
 		}
 		if c.queue > 0 {
-			q.Concurrency = &c.queue
+			q.Concurrency = c.queue
 		}
-		if got := processes(q, c.node); got != c.want {
+		if got := processCount(q, c.node); got != c.want {
 			t.Errorf("%+v: got %d", c, got)
 		}
 	}

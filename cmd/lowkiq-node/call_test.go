@@ -6,6 +6,9 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/lowkiq/lowkiq/cmd/internal/exit"
+	"github.com/lowkiq/lowkiq/cmd/internal/terminal"
 )
 
 // The id of a reply that is asked for arrives as it is, whatever bytes it has.
@@ -17,7 +20,7 @@ func TestSegment(t *testing.T) {
 	server := httptest.NewServer(mux)
 	defer server.Close()
 	for _, id := range []string{"a", "a/b", ".", "..", "...", "../x", "a//b", `a"b'?#&%2F%`, "a\x00\n ", "\xff\xfe", "é"} {
-		answer, err := server.Client().Get(server.URL + "/replies/" + segment(id) + "/token")
+		answer, err := server.Client().Get(server.URL + "/replies/" + escapeSegment(id) + "/token")
 		if err != nil {
 			t.Errorf("%q: %v", id, err)
 			continue
@@ -43,15 +46,15 @@ func TestArgumentsOfOtherBytes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		code := execute(args, &streams{in: os.Stdin, out: said, err: said})
+		code := execute(args, &terminal.Streams{In: os.Stdin, Out: said, Err: said})
 		text, err := os.ReadFile(said.Name())
 		if err != nil {
 			t.Fatal(err)
 		}
 		errs := string(text)
 		said.Close()
-		if code != exitUsage || !strings.Contains(errs, `\xff`) || !strings.Contains(errs, "is not UTF-8") {
-			t.Errorf("%q: got exit code %d and %q, want %d and the argument named", args, code, errs, exitUsage)
+		if code != exit.Usage || !strings.Contains(errs, `\xff`) || !strings.Contains(errs, "is not UTF-8") {
+			t.Errorf("%q: got exit code %d and %q, want %d and the argument named", args, code, errs, exit.Usage)
 		}
 	}
 }

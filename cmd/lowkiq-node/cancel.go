@@ -6,21 +6,22 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/lowkiq/lowkiq/cmd/internal/exit"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/status"
 	"github.com/lowkiq/lowkiq/web"
 )
 
 type cancelCommand struct {
-	asking `embed:""`
-	Queue  string `placeholder:"NAME" help:"Only in this queue. Default: in all."`
-	Then   string `enum:"retry,hold,bury,delete" default:"retry" help:"What becomes of it: retry (due now, no retry spent), hold (until that is undone), bury or delete."`
-	Why    string `placeholder:"TEXT" help:"What others are told of it."`
-	ID     string `arg:"" name:"key" help:"The job's id."`
+	nodeFlags `embed:""`
+	Queue     string `placeholder:"NAME" help:"Only in this queue. Default: in all."`
+	Then      string `enum:"retry,hold,bury,delete" default:"retry" help:"What happens to the job then: retry (due now, without spending a retry), hold (until the hold is undone), bury or delete."`
+	Why       string `placeholder:"TEXT" help:"What others are told of it."`
+	ID        string `arg:"" name:"key" help:"The job's id."`
 }
 
-// Run ends the runs of an id, in one queue or all.
-func (c *cancelCommand) Run(with *conversation) error {
+// Run ends the runs of an id, in the named queue or in all.
+func (c *cancelCommand) Run(with *session) error {
 	queues, err := queuesNamed(with, c.Queue)
 	if err != nil {
 		return err
@@ -32,7 +33,7 @@ func (c *cancelCommand) Run(with *conversation) error {
 		if err != nil {
 			return err
 		}
-		err = with.change(path, web.Cancel{Then: queue.Then(c.Then), Why: c.Why}, "%s: the handler of %q is told to stop; then %s\n", name, c.ID, done)
+		err = with.postChange(path, web.Cancel{Then: queue.Then(c.Then), Why: c.Why}, "%s: the handler of %q is told to stop; then %s\n", name, c.ID, done)
 		var refused *web.Problem
 		switch {
 		case err == nil:
@@ -44,10 +45,10 @@ func (c *cancelCommand) Run(with *conversation) error {
 		}
 	}
 	switch {
-	case len(refusals) > 0: // of many queues those in which it may run
-		return fail(exitFailed, "%s", strings.Join(refusals, "; "))
+	case len(refusals) > 0: // in queues where the id may run
+		return exit.Fail(exit.Failed, "%s", strings.Join(refusals, "; "))
 	case ended > 0:
 		return nil
 	}
-	return fail(exitFailed, "%q: %w in any queue (%s)", c.ID, status.ErrNotRunning, strings.Join(queues, ", "))
+	return exit.Fail(exit.Failed, "%q: %w in any queue (%s)", c.ID, status.ErrNotRunning, strings.Join(queues, ", "))
 }

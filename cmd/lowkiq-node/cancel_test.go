@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -9,11 +10,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lowkiq/lowkiq/cmd/internal/exit"
+	"github.com/lowkiq/lowkiq/cmd/internal/terminal"
 	"github.com/lowkiq/lowkiq/web"
 )
 
-// TestCancelOfAnyID: each id is asked for as it is, in its queue or in all; what is no id is refused before anything is asked, and the
-// refusals of all queues are one answer, which keeps what is known of those in which it may run.
+// TestCancelOfAnyID: each id is asked for as it is, in its queue or in all; what is no id is refused before anything is
+// asked, and the refusals of all queues are one answer, which keeps what is known of those in which it may run.
 func TestCancelOfAnyID(t *testing.T) {
 	t.Parallel()
 	var asked []string
@@ -44,21 +47,21 @@ func TestCancelOfAnyID(t *testing.T) {
 		says string
 		path string // of the last request; "": none was sent
 	}{
-		{[]string{"..", "--queue", "orders"}, exitOK, `orders: the handler of ".." is told to stop; then it is due again`, "/api/v1/queues/orders/jobs/%2E%2E/cancel"},
-		{[]string{".", "--queue", "orders"}, exitOK, `"."`, "/api/v1/queues/orders/jobs/%2E/cancel"},
-		{[]string{"a/b", "--queue", "orders"}, exitOK, `"a/b"`, "/api/v1/queues/orders/jobs/a%2Fb/cancel"},
-		{[]string{"", "--queue", "orders"}, exitUsage, `key "" has 0 bytes, want an id of 1 to 512`, ""},
-		{[]string{strings.Repeat("x", 1<<20), "--queue", "orders"}, exitUsage, `has 1048576 bytes, want an id of 1 to 512`, ""},
-		{[]string{"x", "--queue", "orders"}, exitFailed, `orders: "x": not running`, "/api/v1/queues/orders/jobs/x/cancel"},
-		{[]string{"x"}, exitFailed, `lowkiq-node: "x": not running in any queue (mails, orders, visits)`, "/api/v1/queues/visits/jobs/x/cancel"},
-		{[]string{"hangs"}, exitFailed, `lowkiq-node: orders: "hangs", which n1/1.1 has: no answer` + "\n", "/api/v1/queues/visits/jobs/hangs/cancel"},
+		{[]string{"..", "--queue", "orders"}, exit.OK, `orders: the handler of ".." is told to stop; then it is due again`, "/api/v1/queues/orders/jobs/%2E%2E/cancel"},
+		{[]string{".", "--queue", "orders"}, exit.OK, `"."`, "/api/v1/queues/orders/jobs/%2E/cancel"},
+		{[]string{"a/b", "--queue", "orders"}, exit.OK, `"a/b"`, "/api/v1/queues/orders/jobs/a%2Fb/cancel"},
+		{[]string{"", "--queue", "orders"}, exit.Usage, `key "" has 0 bytes; an id must have 1 to 512`, ""},
+		{[]string{strings.Repeat("x", 1<<20), "--queue", "orders"}, exit.Usage, `has 1048576 bytes; an id must have 1 to 512`, ""},
+		{[]string{"x", "--queue", "orders"}, exit.Failed, `orders: "x": not running`, "/api/v1/queues/orders/jobs/x/cancel"},
+		{[]string{"x"}, exit.Failed, `lowkiq-node: "x": not running in any queue (mails, orders, visits)`, "/api/v1/queues/visits/jobs/x/cancel"},
+		{[]string{"hangs"}, exit.Failed, `lowkiq-node: orders: "hangs", which n1/1.1 has: no answer` + "\n", "/api/v1/queues/visits/jobs/hangs/cancel"},
 	} {
 		out, err := os.CreateTemp(t.TempDir(), "out")
 		if err != nil {
 			t.Fatal(err)
 		}
 		asked = nil
-		code := execute(append([]string{"cancel", "--node", server.URL}, c.args...), &streams{in: os.Stdin, out: out, err: out})
+		code := execute(append([]string{"cancel", "--node", server.URL}, c.args...), &terminal.Streams{In: os.Stdin, Out: out, Err: out})
 		text, err := os.ReadFile(out.Name())
 		if err != nil {
 			t.Fatal(err)
@@ -71,5 +74,36 @@ func TestCancelOfAnyID(t *testing.T) {
 			t.Errorf("cancel %.40q: got exit code %d, %.200q and a request of %q, want %d, %q and %q", c.args, code, text, last, c.code, c.says, c.path)
 		}
 		out.Close()
+	}
+}
+
+// TestDrainSaysWhatBecameOfIt: a drain that the node did not hear is a failure, and shards that are left are named.
+func TestDrainSaysWhatBecameOfIt(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		args, answer string
+		code         int
+		want         string
+	}{
+		{"drain n2", `{"draining":true,"instance":"n2/A.1","node":"n2","noticed":true,"shards":0}`, exit.OK, "node n2 has given its shards away\n"},
+		{"drain n2", `{"draining":true,"instance":"n2/A.1","node":"n2","noticed":true,"shards":3}`, exit.OK, "still owns 3 shards: batches in flight end first"},
+		{"drain n2", `{"draining":true,"instance":"n2/A.1","node":"n2","noticed":false,"shards":3}`, exit.Failed, "node n2 (n2/A.1) got the request, and its lease does not say that it heard it: it still owns 3 shards"},
+		{"drain n2 -o json", `{"draining":true,"instance":"n2/A.1","node":"n2","noticed":false,"shards":3}`, exit.Failed, `"noticed":false`},
+		{"drain --undo n2", `{"draining":false,"instance":"n2/A.1","node":"n2","noticed":true,"shards":3}`, exit.OK, "node n2 takes shards again\n"},
+	} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte(c.answer)) })) //nolint:errcheck // a test
+		out, err := os.CreateTemp(t.TempDir(), "out")
+		if err != nil {
+			t.Fatal(err)
+		}
+		code := execute(append(strings.Fields(c.args), "--node", server.URL), &terminal.Streams{In: os.Stdin, Out: out, Err: out})
+		text, err := os.ReadFile(out.Name())
+		if err = errors.Join(err, out.Close()); err != nil {
+			t.Fatal(err)
+		}
+		server.Close()
+		if code != c.code || !strings.Contains(string(text), c.want) {
+			t.Errorf("%s: got exit code %d and %q, want %d and %q", c.args, code, text, c.code, c.want)
+		}
 	}
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -13,72 +12,78 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/cmd/internal/connect"
+	"github.com/lowkiq/lowkiq/cmd/internal/exit"
+	"github.com/lowkiq/lowkiq/cmd/internal/signals"
+	"github.com/lowkiq/lowkiq/cmd/internal/terminal"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/audit"
 	"github.com/lowkiq/lowkiq/web"
 )
 
 type checkCommand struct {
-	source  `embed:""`
-	Output  string   `short:"o" enum:"table,json" default:"table" help:"table or json."`
-	Orphans bool     `help:"Look through all keys of the cluster, too, for ones that belong to nothing."`
-	Repair  bool     `help:"Mend what is safe to mend, after a question. Without an answer nothing is changed."`
-	Yes     bool     `short:"y" help:"Answer the question with yes."`
-	Queues  []string `arg:"" optional:"" name:"queue" help:"Names of queues. Default: all."`
+	connect.Flags `embed:""`
+	Output        string   `short:"o" enum:"table,json" default:"table" help:"table or json."`
+	Orphans       bool     `help:"Also search all keys of the cluster for keys that belong to nothing."`
+	Repair        bool     `help:"Repair what can be repaired safely, after a question. Without an answer nothing is changed."`
+	Yes           bool     `short:"y" help:"Answer the question with yes."`
+	Queues        []string `arg:"" optional:"" name:"queue" help:"Names of queues. Default: all."`
 }
 
-// Run audits, and repairs if that is wanted.
-func (c *checkCommand) Run(s *streams, grammar *kong.Context) error {
+// Run audits, and repairs if --repair is given.
+func (c *checkCommand) Run(s *terminal.Streams, grammar *kong.Context) error {
 	if c.Yes && !c.Repair {
-		return fail(exitUsage, "--yes belongs to --repair")
+		return exit.Fail(exit.Usage, "--yes belongs to --repair")
 	}
-	cfg, err := c.load(grammar)
+	cfg, err := c.LoadConfig(grammar)
 	if err != nil {
 		return err
 	}
-	ctx, stop := untilInterrupted()
+	ctx, stop := signals.UntilInterrupted()
 	defer stop()
-	client, err := openRedis(cfg)
+	client, err := connect.OpenClient(cfg)
 	if err != nil {
 		return err
 	}
 	defer client.Close()
-	err = c.check(ctx, s, client)
+	err = c.auditAndRepair(ctx, s, client)
 	switch {
 	case ctx.Err() != nil:
-		return fail(exitInterrupted, "interrupted: the shards that follow were not looked at")
+		return exit.Fail(exit.Interrupted, "interrupted; the remaining shards were not checked")
 	case errors.Is(err, lowkiq.ErrUnknownQueue):
-		return &exitError{exitUsage, err}
+		return exit.WithCode(exit.Usage, err)
 	}
 	return err
 }
 
-func (c *checkCommand) check(ctx context.Context, s *streams, client *queue.Client) error {
-	found, err := c.audit(ctx, s, client)
+// auditAndRepair audits, and repairs faults if --repair is given. Nothing is changed without --yes or a confirmation.
+// With -o json nobody is asked.
+func (c *checkCommand) auditAndRepair(ctx context.Context, s *terminal.Streams, client *queue.Client) error {
+	found, err := c.runAudit(ctx, s, client)
 	if err != nil {
 		return err
 	}
 	repairable := countRepairable(found.Faults)
 	if !c.Repair || repairable == 0 {
-		return c.report(s, found, 0)
+		return c.printReport(s, found, 0)
 	}
 	if !c.Yes {
-		unmended, yes := c.report(s, found, 0), false
+		unmended, yes := c.printReport(s, found, 0), false
 		if c.Output != "json" {
-			if yes, err = confirm(ctx, s, fmt.Sprintf("Repair %s?", count(repairable, "fault"))); err != nil {
+			if yes, err = terminal.Confirm(ctx, s, fmt.Sprintf("Repair %s?", terminal.CountNoun(repairable, "fault"))); err != nil {
 				return err
 			}
 		}
 		if !yes {
-			fmt.Fprintln(s.err, "nothing was changed; check --repair --yes repairs")
+			fmt.Fprintln(s.Err, "nothing was changed; check --repair --yes repairs")
 			return unmended
 		}
 	}
-	found, repaired, err := c.repair(ctx, s, client, found)
+	found, repaired, err := c.repairFaults(ctx, s, client, found)
 	if err != nil {
 		return err
 	}
-	return c.report(s, found, repaired)
+	return c.printReport(s, found, repaired)
 }
 
 func countRepairable(faults []audit.Fault) (n int) {
@@ -90,30 +95,31 @@ func countRepairable(faults []audit.Fault) (n int) {
 	return n
 }
 
-func (c *checkCommand) audit(ctx context.Context, s *streams, client *queue.Client) (audit.Report, error) {
-	var shown *bar
+// runAudit audits. Meanwhile stderr shows a progress bar.
+func (c *checkCommand) runAudit(ctx context.Context, s *terminal.Streams, client *queue.Client) (audit.Report, error) {
+	var shown *terminal.Bar
 	defer func() {
 		if shown != nil {
-			shown.clear()
+			shown.Clear()
 		}
 	}()
 	return audit.Run(ctx, client, audit.Config{Queues: c.Queues, Orphans: c.Orphans, Progress: func(done, total int64) {
 		if shown == nil {
-			shown = newBar(s.err, total, "checking")
+			shown = terminal.NewBar(s.Err, total, "checking")
 		}
-		shown.at(int(min(done, total)))
+		shown.Set(int(min(done, total)))
 	}})
 }
 
-// rounds bounds the repairs: one may bring to light what another one mends.
-const rounds = 5
+// maxRounds bounds the rounds of repairs. A repair may reveal a fault that another repair mends.
+const maxRounds = 5
 
-// repair mends until an audit finds nothing more to mend, and returns that audit.
-func (c *checkCommand) repair(ctx context.Context, s *streams, client *queue.Client, found audit.Report) (audit.Report, int, error) {
+// repairFaults repairs until an audit finds nothing more to repair, and returns that audit with the number of repairs.
+func (c *checkCommand) repairFaults(ctx context.Context, s *terminal.Streams, client *queue.Client, found audit.Report) (audit.Report, int, error) {
 	repaired := 0
-	for range rounds {
+	for range maxRounds {
 		before := repaired
-		shown := newBar(s.err, int64(len(found.Faults)), "repairing")
+		shown := terminal.NewBar(s.Err, int64(len(found.Faults)), "repairing")
 		for i, f := range found.Faults {
 			done, err := audit.Repair(ctx, client, f)
 			if err != nil {
@@ -122,42 +128,21 @@ func (c *checkCommand) repair(ctx context.Context, s *streams, client *queue.Cli
 			if done {
 				repaired++
 			}
-			shown.at(i + 1)
+			shown.Set(i + 1)
 		}
-		shown.clear()
+		shown.Clear()
 		var err error
-		if found, err = c.audit(ctx, s, client); err != nil || repaired == before {
+		if found, err = c.runAudit(ctx, s, client); err != nil || repaired == before {
 			return found, repaired, err
 		}
 	}
 	return found, repaired, nil
 }
 
-// errNoTerminal refuses what destroys and would have to be confirmed.
-var errNoTerminal = fail(exitUsage, "this cannot be undone, and there is no terminal to ask: want --yes, or --dry-run to count")
+// errNoTerminal refuses a destructive command that nobody can confirm.
+var errNoTerminal = exit.Fail(exit.Usage, "this cannot be undone, and there is no terminal to ask; give --yes, or --dry-run to count")
 
-// confirm asks a person. Without one the answer is no. An error says that ctx ended meanwhile.
-func confirm(ctx context.Context, s *streams, question string) (yes bool, err error) {
-	if !terminal(s.in) {
-		return false, nil
-	}
-	fmt.Fprintf(s.err, "%s [y/N] ", question)
-	said := make(chan bool, 1)
-	go func() { // a terminal cannot be read for a time; the process ends soon
-		line, err := bufio.NewReader(s.in).ReadString('\n')
-		answer := strings.ToLower(strings.TrimSpace(line))
-		said <- err == nil && (answer == "y" || answer == "yes")
-	}()
-	select {
-	case yes = <-said:
-		return yes, nil
-	case <-ctx.Done():
-		fmt.Fprintln(s.err)
-		return false, ctx.Err()
-	}
-}
-
-// checkAnswer is what -o json prints.
+// checkAnswer is the output of -o json.
 type checkAnswer struct {
 	Queues    int          `json:"queues"`
 	Shards    int          `json:"shards"`
@@ -179,76 +164,80 @@ type checkFault struct {
 	Repair string `json:"repair"`
 }
 
-// report prints what was found. It returns the exit code as an error.
-func (c *checkCommand) report(s *streams, found audit.Report, repaired int) error {
+// printReport prints the faults. It returns the exit code as an error.
+func (c *checkCommand) printReport(s *terminal.Streams, found audit.Report, repaired int) error {
 	var err error
 	if c.Output == "json" {
-		err = json.NewEncoder(s.out).Encode(answerOf(found, repaired))
+		err = json.NewEncoder(terminal.EscapingWriter{Writer: s.Out}).Encode(answerOf(found, repaired))
 	} else {
 		err = reportTable(s, found, repaired)
 	}
 	switch {
 	case err != nil:
-		return fail(exitFailed, "stdout: %w", err)
+		return exit.Fail(exit.Failed, "stdout: %w", err)
 	case len(found.Faults) > 0:
-		return &exitError{code: exitFaults}
+		return exit.Quietly(exit.Faults)
 	}
 	return nil
 }
 
+// answerOf returns the answer for -o json. Its lists are never null. A fault of no particular shard or id leaves these
+// fields out.
 func answerOf(found audit.Report, repaired int) checkAnswer {
 	answer := checkAnswer{Queues: found.Queues, Shards: found.Shards, Jobs: found.Jobs, Aside: found.Aside, More: found.More,
 		Faults: []checkFault{}, Unsettled: append([]string{}, found.Unsettled...), Repaired: repaired, Gone: append([]string{}, found.Gone...)}
 	for _, f := range found.Faults {
-		one := checkFault{Kind: f.Kind, Queue: f.Queue, What: f.What, Repair: f.Repair}
+		fault := checkFault{Kind: f.Kind, Queue: f.Queue, What: f.What, Repair: f.Repair}
 		if f.Shard >= 0 {
-			one.Shard = &f.Shard
+			fault.Shard = &f.Shard
 		}
 		if f.ID != "" {
 			id := web.JobIDOf(f.ID)
-			one.JobID = &id
+			fault.JobID = &id
 		}
-		answer.Faults = append(answer.Faults, one)
+		answer.Faults = append(answer.Faults, fault)
 	}
 	return answer
 }
 
-func reportTable(s *streams, found audit.Report, repaired int) error {
+// reportTable prints the faults, the effect of repairs and a summary line. It returns the error of the summary line.
+func reportTable(s *terminal.Streams, found audit.Report, repaired int) error {
 	if len(found.Faults) > 0 {
-		s.table("FAULT QUEUE SHARD ID REPAIR WHAT", func(row func(string, ...any)) {
+		s.PrintTable("FAULT QUEUE SHARD ID REPAIR WHAT", func(row func(string, ...any)) {
 			for _, f := range found.Faults {
-				row("%s\t%s\t%s\t%s\t%s\t%s", f.Kind, cmp.Or(f.Queue, "-"), shardName(f.Shard), short(f.ID, 40), repairWord(f), short(f.What, 200))
+				row("%s\t%s\t%s\t%s\t%s\t%s", f.Kind, cmp.Or(f.Queue, "-"), shardName(f.Shard), shortLine(f.ID, 40), repairWord(f), shortLine(f.What, 200))
 			}
 		})
 		repairText(s, found.Faults)
 		personText(s, found.Faults)
-		fmt.Fprintln(s.out)
+		fmt.Fprintln(s.Out)
 	}
 	if found.More > 0 {
-		s.say("%d ids more look wrong in the same shards: repair these, or look at one queue\n", found.More)
+		s.Printf("%d more ids look wrong in the same shards; repair these first, or check a single queue\n", found.More)
 	}
 	for _, sum := range found.Unsettled {
-		s.say("not settled, for it moved all the while: %s\n", sum)
+		s.Printf("not settled, because it kept moving: %s\n", sum)
 	}
 	if found.Aside > 0 {
-		s.say("%d records that could not be read were moved aside by repairs\n", found.Aside)
+		s.Printf("%d records that could not be read were moved aside by repairs\n", found.Aside)
 	}
 	if n := len(found.Gone); n > 0 {
-		s.say("%s gone, which nodes will forget in an hour or two: %s\n", count(n, "instance"), some(found.Gone, 3))
+		s.Printf("%s gone, which nodes will forget in an hour or two: %s\n", terminal.CountNoun(n, "instance"), firstNames(found.Gone, 3))
 	}
 	if repaired > 0 {
-		s.say("%d repaired\n", repaired)
+		s.Printf("%d repaired\n", repaired)
 	}
 	faults := len(found.Faults) + found.More
-	text := fmt.Sprintf("%s in %s, %s, %s", count(faults, "fault"), count(found.Queues, "queue"), count(found.Shards, "shard"), count(found.Jobs, "job"))
+	text := fmt.Sprintf("%s in %s, %s, %s", terminal.CountNoun(faults, "fault"), terminal.CountNoun(found.Queues, "queue"),
+		terminal.CountNoun(found.Shards, "shard"), terminal.CountNoun(found.Jobs, "job"))
 	if faults > 0 {
 		text += fmt.Sprintf("; a repair would mend %d", countRepairable(found.Faults))
 	}
-	return s.say("%s\n", text)
+	return s.Printf("%s\n", text)
 }
 
-// some names the first n of a list.
-func some(names []string, n int) string {
+// firstNames lists the first n names.
+func firstNames(names []string, n int) string {
 	text := strings.Join(names[:min(n, len(names))], ", ")
 	if more := len(names) - n; more > 0 {
 		text += fmt.Sprintf(" and %d more", more)
@@ -263,33 +252,33 @@ func repairWord(f audit.Fault) string {
 	return "yes"
 }
 
-// repairText says, once for each kind of fault, what a repair would do.
-func repairText(s *streams, faults []audit.Fault) {
+// repairText prints, once for each kind of fault, what a repair would do.
+func repairText(s *terminal.Streams, faults []audit.Fault) {
 	said := map[audit.FaultKind]bool{}
 	for _, f := range faults {
 		if f.Repair == "" || said[f.Kind] {
 			continue
 		}
 		if len(said) == 0 {
-			s.say("\nA repair would:\n")
+			s.Printf("\nA repair would:\n")
 		}
 		said[f.Kind] = true
-		s.say("  %s: %s\n", f.Kind, f.Repair)
+		s.Printf("  %s: %s\n", f.Kind, f.Repair)
 	}
 }
 
-// personText says in full what a person must mend: the table cuts long texts.
-func personText(s *streams, faults []audit.Fault) {
+// personText prints in full the faults that a person must mend, because the table cuts long texts.
+func personText(s *terminal.Streams, faults []audit.Fault) {
 	begun := false
 	for _, f := range faults {
 		if f.Kind != audit.RegistryDamaged {
 			continue
 		}
 		if !begun {
-			s.say("\nA person must mend:\n")
+			s.Printf("\nA person must mend:\n")
 		}
 		begun = true
-		s.say("  %s\n", f.What)
+		s.Printf("  %s\n", f.What)
 	}
 }
 

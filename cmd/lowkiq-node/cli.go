@@ -10,7 +10,10 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/manual"
+	"github.com/lowkiq/lowkiq/cmd/internal/exit"
+	"github.com/lowkiq/lowkiq/cmd/internal/manual"
+	"github.com/lowkiq/lowkiq/cmd/internal/terminal"
+	"github.com/lowkiq/lowkiq/web/actions"
 )
 
 // cli is the grammar of the command line.
@@ -24,45 +27,44 @@ type cli struct {
 	Shards  shardsCommand  `cmd:"" help:"Show who owns which shard."`
 	Members membersCommand `cmd:"" help:"Show who seems alive, by gossip."`
 	Plan    planCommand    `cmd:"" help:"Show what would move if nodes came or went."`
-	Drain   drainCommand   `cmd:"" help:"Empty a node; --undo lets it take shards again."`
-	Why     whyCommand     `cmd:"" help:"Explain why an id is not being handled now."`
+	Drain   drainCommand   `cmd:""`
+	Why     whyCommand     `cmd:"" help:"Explain what keeps a queue, or an id, from being handled now."`
 
 	Queues queuesCommand `cmd:"" help:"List, pause, resume and delete queues."`
 	Jobs   jobsCommand   `cmd:"" help:"List jobs, run them now, kill or delete them."`
 	Morgue morgueCommand `cmd:"" help:"List jobs that ran out of retries, requeue or delete them."`
 
-	Recurring recurringCommand `cmd:"" help:"List, add, change and pause what is pushed again and again."`
+	Recurring recurringCommand `cmd:"" help:"List, add, change and pause recurring jobs."`
 
 	History  historyCommand  `cmd:"" help:"Show how the runs of an id ended."`
-	Journal  journalCommand  `cmd:"" help:"Show how runs ended, of one queue or all, and follow what comes."`
-	Watch    watchCommand    `cmd:"" help:"Follow what happens: how runs end, what is recovered and changed."`
-	Track    trackCommand    `cmd:"" help:"Keep every run of an id in the journal."`
-	Hold     holdCommand     `cmd:"" help:"Keep an id, or ids with a prefix, from handlers."`
-	Cancel   cancelCommand   `cmd:"" help:"End the run of an id: its handler is told to stop."`
+	Journal  journalCommand  `cmd:"" help:"Show how runs ended, of one queue or all, and follow new runs."`
+	Watch    watchCommand    `cmd:"" help:"Follow events: ends of runs, recoveries and changes."`
+	Track    trackCommand    `cmd:""`
+	Hold     holdCommand     `cmd:""`
+	Cancel   cancelCommand   `cmd:""`
 	Rules    rulesCommand    `cmd:"" help:"Show the rules of a queue, and change them while it runs."`
 	InFlight inFlightCommand `cmd:"" help:"List the jobs that handlers have."`
 	Errors   errorsCommand   `cmd:"" help:"Group the errors of failed, blocked or buried jobs by kind."`
 	Tags     tagsCommand     `cmd:"" help:"Count the tags of a queue's jobs."`
-	Stats    statsCommand    `cmd:"" help:"Show the figures of all queues as Ruby Lowkiq does."`
-	Redis    redisCommand    `cmd:"" help:"Show what the Redis servers say of themselves."`
+	Stats    statsCommand    `cmd:"" help:"Show the figures of all queues, or of days."`
+	Redis    redisCommand    `cmd:"" help:"Show the state of the Redis servers."`
 
-	Blocked blockedCommand `cmd:"" help:"Let ids go on that wait for a person (queues with exhausted: block)."`
-	Migrate migrateCommand `cmd:"" help:"Move the jobs of a worker of Ruby's Lowkiq into a queue."`
+	Blocked blockedCommand `cmd:"" help:"Unblock ids that wait for a person (queues with exhausted: block)."`
 	Check   checkCommand   `cmd:"" help:"Audit what Redis holds, and repair it."`
-	Health  healthCommand  `cmd:"" help:"Ask whether a node is alive, or ready: for containers' health checks."`
+	Health  healthCommand  `cmd:"" help:"Ask whether a node is alive or ready, for the health checks of containers."`
 	Version versionCommand `cmd:"" help:"Print the version."`
 
 	Completion completionCommand `cmd:"" help:"Print the completion of a shell: bash, zsh or fish."`
-	Man        manCommand        `cmd:"" help:"Print the manual page."`
 }
 
-// helpText has the help of every command in a section of its name; below it come the exit codes.
+// helpText has a section with the help of every command. The exit codes follow each section.
 //
 //go:embed help.md
 var helpText string
 
-// newParser reads the grammar, and the help of its commands.
-func newParser(c *cli, s *streams, options ...kong.Option) (*kong.Kong, error) {
+// newParser returns the parser of the grammar, with the help of its commands.
+func newParser(c *cli, s *terminal.Streams, options ...kong.Option) (*kong.Kong, error) {
+	c.Recurring.Add.recurringFields, c.Recurring.Edit.recurringFields = newRecurringFields(), newRecurringFields()
 	parser, err := kong.New(c, append([]kong.Option{
 		kong.Name("lowkiq-node"),
 		kong.Description("Ordered background jobs on Redis: one id is never handled twice at once, and never out of order."),
@@ -72,11 +74,11 @@ func newParser(c *cli, s *streams, options ...kong.Option) (*kong.Kong, error) {
 	if err != nil {
 		return nil, err
 	}
-	describe(parser.Model.Node, "", helpSections())
+	setHelp(parser.Model.Node, "", helpSections())
 	return parser, nil
 }
 
-// helpSections are the sections of help.md.
+// helpSections returns the sections of help.md by command.
 func helpSections() map[string]string {
 	sections := map[string]string{}
 	for section := range strings.SplitSeq("\n"+helpText, "\n## ") {
@@ -86,66 +88,98 @@ func helpSections() map[string]string {
 	return sections
 }
 
-// describe gives a command, and those below it, their help; what does an action on jobs has what
-// the table of actions says of it.
-func describe(node *kong.Node, path string, sections map[string]string) {
+// setHelp sets the help of a command and of its subcommands. The help of actions on jobs and entries comes from their
+// tables.
+func setHelp(node *kong.Node, path string, sections map[string]string) {
 	path = strings.TrimSpace(path + " " + node.Name)
 	about := ""
-	if a, ok := actionOf(strings.TrimPrefix(path, "lowkiq-node ")); ok {
+	if a := actions.OfCommand(strings.TrimPrefix(path, "lowkiq-node ")); a != nil {
 		node.Help, about = strings.ToUpper(a.Brief[:1])+a.Brief[1:]+".", a.About
 	}
 	node.Detail = strings.TrimSpace(about + "\n\n" + sections[path] + "\n\n" + exitHelp)
 	for _, child := range node.Children {
-		describe(child, path, sections)
+		setHelp(child, path, sections)
 	}
 }
 
 // execute parses the arguments, runs the command and returns the exit code.
-func execute(args []string, s *streams) int {
-	parser, err := newParser(&cli{}, s, kong.Writers(s.out, s.err))
+func execute(args []string, s *terminal.Streams) int {
+	parser, err := newParser(&cli{}, s, kong.Writers(s.Out, s.Err))
 	if err != nil {
-		report(s.err, err)
-		return exitFailed
+		exit.PrintError(s.Err, program, err)
+		return exit.Failed
 	}
 	switch {
 	case len(args) == 0:
 		args = []string{"--help"}
 	case args[0] == "--version":
 		args[0] = "version"
-	case args[0] == manual.Asked && len(args) > 1:
-		fmt.Fprint(s.out, manual.Complete(manual.Read(parser.Model, exitHelp), args[1], args[2:]...))
-		return exitOK
+	case args[0] == manual.CompleteCommand && len(args) > 1:
+		fmt.Fprint(s.Out, manual.Complete(manual.ReadGrammar(parser.Model, exitHelp), args[1], args[2:]...))
+		return exit.OK
 	}
 	if i := slices.IndexFunc(args, func(arg string) bool { return !utf8.ValidString(arg) }); i >= 0 {
-		// The parser would put U+FFFD in its place: the command would be about another id.
-		report(s.err, fmt.Errorf(`argument %q is not UTF-8: an id or payload of other bytes is pushed as a line, {"id_base64":"…","payload":{"$base64":"…"}}, and asked for in the API's paths, as in %%FF`, args[i]))
-		return exitUsage
+		// The parser would replace its bytes by U+FFFD, and the command would concern another id.
+		exit.PrintError(s.Err, program, fmt.Errorf(`argument %q is not UTF-8: an id or payload of other bytes is pushed as a line, {"id_base64":"…","payload":{"$base64":"…"}}, and asked for in the API's paths, as in %%FF`, args[i]))
+		return exit.Usage
 	}
+	args = commandFirst(args)
 	ctx, err := parser.Parse(args)
 	if err != nil {
-		report(s.err, suggested(parser.Model, args, err))
-		return exitUsage
+		exit.PrintError(s.Err, program, suggestFix(parser.Model, args, err))
+		return exit.Usage
 	}
-	if err := refusal(runtime.GOOS, ctx.Command()); err != nil {
-		report(s.err, err)
-		return exitUsage
+	if err := checkPlatform(runtime.GOOS, ctx.Command()); err != nil {
+		exit.PrintError(s.Err, program, err)
+		return exit.Usage
 	}
-	if err = run(ctx, s); err == nil {
-		err = s.lost
+	if err = runSelected(ctx, s); err == nil {
+		err = s.Lost
 	}
 	if err != nil {
-		report(s.err, advised(err))
-		return codeOf(err)
+		exit.PrintError(s.Err, program, addAdvice(err))
+		return exitCode(err)
 	}
-	return exitOK
+	return exit.OK
 }
 
-// run runs the command. One that asks a node gets a conversation.
-func run(ctx *kong.Context, s *streams) error {
+// commandFirst moves flags before the command behind it, where the parser expects them.
+func commandFirst(args []string) []string {
+	n := 0
+	for n < len(args) && strings.HasPrefix(args[n], "-") && args[n] != "--" {
+		name, _, valued := strings.Cut(args[n], "=")
+		takes, known := leadingFlags[name]
+		if !known && strings.HasPrefix(name, "-o") && !strings.HasPrefix(name, "--") {
+			takes, known, valued = true, true, true // -ojson
+		}
+		if !known {
+			return args // the parser reports the error
+		}
+		n++
+		if takes && !valued {
+			n++
+		}
+	}
+	if n == 0 || n >= len(args) {
+		return args
+	}
+	end := len(args)
+	if i := slices.Index(args, "--"); i >= n {
+		end = i
+	}
+	return slices.Concat(args[n:end], args[:n], args[end:])
+}
+
+// leadingFlags are the flags that commandFirst moves: those of commands that ask a node. The value says whether the flag
+// takes a value.
+var leadingFlags = map[string]bool{"-o": true, "--output": true, "--node": true, "--token-file": true, "--ca": true, "--cert": true, "--key": true}
+
+// runSelected runs the command. A command that asks a node gets a session.
+func runSelected(ctx *kong.Context, s *terminal.Streams) error {
 	if asker, ok := ctx.Selected().Target.Addr().Interface().(interface {
-		ask(s *streams) (*conversation, error)
+		openSession(s *terminal.Streams) (*session, error)
 	}); ok {
-		with, err := asker.ask(s)
+		with, err := asker.openSession(s)
 		if err != nil {
 			return err
 		}

@@ -11,7 +11,11 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/embedded"
+	"github.com/lowkiq/lowkiq/cmd/internal/exit"
+	"github.com/lowkiq/lowkiq/cmd/internal/signals"
+	"github.com/lowkiq/lowkiq/cmd/internal/terminal"
+	"github.com/lowkiq/lowkiq/cmd/internal/version"
+	"github.com/lowkiq/lowkiq/internal/store/embedded"
 	"github.com/lowkiq/lowkiq/node"
 	"github.com/lowkiq/lowkiq/web"
 	"github.com/lowkiq/lowkiq/web/dashboard"
@@ -21,41 +25,41 @@ import (
 const sampleQueue = "sample"
 
 type devCommand struct {
-	Nodes    int        `default:"1" placeholder:"N" help:"How many nodes; they share the shards of the queue."`
+	Nodes    int        `default:"1" placeholder:"N" help:"Number of nodes. They share the shards of the queue."`
 	HTTP     string     `name:"http" placeholder:"HOST:PORT" help:"Address of the API. Default: 127.0.0.1, the first free port of 7948, 7958, …"`
 	LogLevel slog.Level `default:"warn" env:"LOWKIQ_LOG_LEVEL" help:"debug, info, warn or error."`
 }
 
-// maxDevNodes keeps a slip of the finger from starting thousands of nodes.
+// maxDevNodes keeps a typing error from starting thousands of nodes.
 const maxDevNodes = 20
 
 // Run serves until a signal.
-func (c *devCommand) Run(s *streams) error {
+func (c *devCommand) Run(s *terminal.Streams) error {
 	if c.Nodes < 1 || c.Nodes > maxDevNodes {
-		return fail(exitUsage, "--nodes %d: want 1 to %d", c.Nodes, maxDevNodes)
+		return exit.Fail(exit.Usage, "--nodes is %d; it must be between 1 and %d", c.Nodes, maxDevNodes)
 	}
 	redis, err := embedded.Start()
 	if err != nil {
-		return fail(exitFailed, "%w", err)
+		return exit.Fail(exit.Failed, "%w", err)
 	}
 	defer redis.Close()
-	ctx, stop := underSignals(s.err, stopLimit(node.Config{}))
+	ctx, stop := signals.UntilStopped(s.Err, stopLimit(node.Config{}))
 	defer stop()
 	group, ctx := errgroup.WithContext(ctx)
 	up := make(chan *node.Node)
 	var nodes []*node.Node
 	for i := 1; i <= c.Nodes; i++ {
-		log := s.logger(c.LogLevel)
+		log := s.NewLogger(c.LogLevel)
 		how := setup{
-			node.Config{Name: devName(i, c.Nodes), Redis: redis.URL(), Version: version().Version, Log: log},
-			web.Config{Pages: dashboard.New, Version: version().Version, Log: log},
+			node.Config{Name: devName(i, c.Nodes), Redis: redis.URL(), Version: version.ReadBuild().Version, Log: log},
+			web.Config{Pages: dashboard.New, Version: version.ReadBuild().Version, Log: log},
 		}
 		if i == 1 {
 			how.web.Address = c.HTTP
 		}
 		group.Go(func() error {
-			err := serve(ctx, how, func(cfg node.Config) (*node.Node, error) { return devNode(cfg, s.out) }, func(n *node.Node) { send(ctx, up, n) })
-			return listening(err, how.web.Address, "--http", "--http")
+			err := serveNode(ctx, how, func(cfg node.Config) (*node.Node, error) { return devNode(cfg, s.Out) }, func(n *node.Node) { sendNode(ctx, up, n) })
+			return explainListenError(err, how.web.Address, "--http", "--http")
 		})
 		select {
 		case <-ctx.Done():
@@ -64,7 +68,7 @@ func (c *devCommand) Run(s *streams) error {
 			nodes = append(nodes, n)
 		}
 	}
-	greet(s.out, nodes)
+	printGreeting(s.Out, nodes)
 	return group.Wait()
 }
 
@@ -78,19 +82,20 @@ func devName(i, of int) string {
 func devNode(cfg node.Config, out io.Writer) (*node.Node, error) {
 	n, err := node.New(cfg)
 	if err != nil {
-		return nil, &exitError{exitUsage, err}
+		return nil, exit.WithCode(exit.Usage, err)
 	}
 	return n, n.Handle(node.QueueConfig{Name: sampleQueue}, &printer{out: out})
 }
 
-func send(ctx context.Context, up chan<- *node.Node, n *node.Node) {
+func sendNode(ctx context.Context, up chan<- *node.Node, n *node.Node) {
 	select {
 	case <-ctx.Done():
 	case up <- n:
 	}
 }
 
-func greet(w io.Writer, nodes []*node.Node) {
+// printGreeting prints the addresses of the nodes, and commands to try.
+func printGreeting(w io.Writer, nodes []*node.Node) {
 	for _, n := range nodes {
 		fmt.Fprintf(w, "lowkiq-node dev: node %s, queue %q, api %s, redis redis://%s/0\n", n.Name(), sampleQueue, n.URL(), n.Client().Redis())
 	}
@@ -111,19 +116,18 @@ Try, in another terminal:
 	fmt.Fprint(w, "\nWhat the handlers get (Ctrl-C ends it):\n\n")
 }
 
-// printer is the sample queue's handler: it prints jobs, and counts them when there are
-// too many to read.
+// printer is the handler of the sample queue. It prints payloads, and counts those that are too many to read.
 type printer struct {
 	out io.Writer
 
 	mu      sync.Mutex
-	printed int // in this second; guarded by mu
-	more    int // not printed in this second; guarded by mu
+	printed int // lines in this second; guarded by mu
+	more    int // payloads not printed in this second; guarded by mu
 }
 
 const linesPerSecond = 20
 
-// Handle never fails. Who has called gets the last payload back.
+// Handle never fails. A caller gets the last payload back.
 func (p *printer) Handle(_ context.Context, batch *lowkiq.Batch) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -137,7 +141,8 @@ func (p *printer) Handle(_ context.Context, batch *lowkiq.Batch) error {
 				continue
 			}
 			p.printed++
-			say(p.out, "%s: id %q, score %.6f, payload %s%s\n", batch.Shard, job.ID, payload.Score, string(payload.Data), headerText(payload.Header))
+			terminal.Fprintf(p.out, "%s: id %q, score %.6f, payload %s%s\n", batch.Shard, job.ID, payload.Score, string(payload.Data),
+				headerText(payload.Header))
 		}
 	}
 	return nil
@@ -150,7 +155,7 @@ func headerText(h lowkiq.Header) string {
 	return ", header " + string(h)
 }
 
-// Run begins a new second, every second.
+// Run starts a new count every second.
 func (p *printer) Run(ctx context.Context) error {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
@@ -159,12 +164,12 @@ func (p *printer) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-ticker.C:
-			p.turn()
+			p.startSecond()
 		}
 	}
 }
 
-func (p *printer) turn() {
+func (p *printer) startSecond() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.more > 0 {

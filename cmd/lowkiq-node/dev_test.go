@@ -12,7 +12,8 @@ func TestDevAnswersCalls(t *testing.T) {
 	t.Parallel()
 	var out strings.Builder
 	payloads := []lowkiq.Payload{{Score: 1, Data: []byte("one")}, {Score: 2, Data: []byte("two"), Header: `{"tag":"vip"}`}}
-	batch := lowkiq.NewBatch(lowkiq.Shard{Queue: sampleQueue}, 1, 1, []lowkiq.Job{{ID: "a", Payloads: payloads, Callers: 1}, {ID: "b", Payloads: payloads[:1]}})
+	batch := lowkiq.NewBatch(lowkiq.Shard{Queue: sampleQueue}, 1, 1, []lowkiq.Job{{ID: "a", Payloads: payloads, Callers: 1},
+		{ID: "b", Payloads: payloads[:1]}})
 	if err := (&printer{out: &out}).Handle(t.Context(), batch); err != nil {
 		t.Fatal(err)
 	}

@@ -1,16 +1,14 @@
-// Command lowkiq-node runs a node, feeds it and shows what it does.
+// Command lowkiq-node runs a node, pushes jobs to it and shows what it does.
 //
-// The package answers one question: what does a person or a script at a shell get?
-// Each command is a struct with a Run method; the grammar is in cli.go, help with examples in help.md,
-// the exit codes in exit.go. The commands that do something to jobs are those of the table of actions
-// (actions.go). The Run of a command that asks a node gets a conversation. What is more than reading
-// flags and printing is below internal: config reads the file, feed pushes a stream, manual describes
-// the commands. Package internal/remote asks a node over HTTP.
+// The package answers one question: what does a person or a script at a shell get? Each command is a struct with a Run
+// method. The grammar is in cli.go, help with examples in help.md, the exit codes in exitcode.go. The commands that change
+// jobs come from the table of actions (actions.go). Run of a command that asks a node gets a session. Package internal/feed
+// pushes a stream. The packages below cmd/internal also serve lowkiq-migrate: config reads the file, connect finds Redis,
+// terminal prints, manual describes the commands. Package internal/network/remote sends requests to a node.
 //
-// run, dev, push and check talk to Redis; the other commands ask a node over HTTP. Goroutines:
-// one that waits for signals, and one that waits for a started node's address.
+// The commands run, dev, push and check talk to Redis. The other commands ask a node over HTTP. There are two goroutines.
+// The first waits for signals, and the second for the address of a node that starts.
 //
-// It promises to scripts what --help says: the exit codes, the last line of push on
-// stdout, and the shapes of -o json. Errors are one line on stderr, beginning with
-// "lowkiq-node: ".
+// The exit codes, the last line of push on stdout, and the shapes of -o json are promises to scripts, as --help describes
+// them. Each error is a line on stderr that begins with "lowkiq-node: ".
 package main

@@ -2,29 +2,32 @@ package main
 
 import (
 	"context"
+	"io"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/remote"
+	"github.com/lowkiq/lowkiq/cmd/internal/exit"
+	"github.com/lowkiq/lowkiq/cmd/internal/terminal"
+	"github.com/lowkiq/lowkiq/internal/network/remote"
 )
 
-// healthCommand is what containers without a shell and curl ask their node with.
+// healthCommand asks a node for its health. It is for containers without a shell and curl.
 type healthCommand struct {
 	Node    string `env:"LOWKIQ_URL" default:"http://127.0.0.1:7948" placeholder:"URL" help:"Address of the node (${default})."`
 	trust   `embed:""`
-	Ready   bool          `help:"Ask whether the node may be counted on, too: it has a lease, and its shards."`
+	Ready   bool          `help:"Ask whether the node is ready: it has a lease and its shards."`
 	Timeout time.Duration `default:"3s" placeholder:"TIME" help:"How long to wait for the answer (${default})."`
 }
 
 // Run asks /healthz or /readyz. A node that is not ready counts as unreachable.
-func (c *healthCommand) Run(s *streams) error {
+func (c *healthCommand) Run(s *terminal.Streams) error {
 	if c.Timeout <= 0 {
-		return fail(exitUsage, "--timeout is %s, want more than 0", c.Timeout)
+		return exit.Fail(exit.Usage, "--timeout is %s; it must be more than 0", c.Timeout)
 	}
 	client, err := remote.New(c.Node, "")
 	if err != nil {
-		return &exitError{exitUsage, err}
+		return exit.WithCode(exit.Usage, err)
 	}
-	if err := c.secure(client); err != nil {
+	if err := c.configureTLS(client); err != nil {
 		return err
 	}
 	ctx, stop := context.WithTimeout(context.Background(), c.Timeout)
@@ -37,6 +40,6 @@ func (c *healthCommand) Run(s *streams) error {
 	if err != nil {
 		return err
 	}
-	_, err = s.out.Write(answer)
+	_, err = io.WriteString(s.Out, terminal.EscapeExcept(string(answer), "\n\t"))
 	return err
 }

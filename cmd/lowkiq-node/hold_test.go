@@ -8,6 +8,9 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/lowkiq/lowkiq/cmd/internal/exit"
+	"github.com/lowkiq/lowkiq/cmd/internal/terminal"
 )
 
 // holdsOf runs a command against a node that knows two queues and answers what is posted as post does.
@@ -24,7 +27,8 @@ func holdsOf(t *testing.T, post func(w http.ResponseWriter, queue string), args 
 	return code, out + errs, posted
 }
 
-// runAgainst runs a command against a node that answers so. It returns its exit code and what it printed, but for what goes to out, unless that is nil.
+// runAgainst runs a command against a node that answers so. It returns its exit code and what it printed, but for what goes
+// to out, unless that is nil.
 func runAgainst(t *testing.T, out *os.File, node http.HandlerFunc, args ...string) (code int, printed, errs string) {
 	t.Helper()
 	server := httptest.NewServer(node)
@@ -45,27 +49,28 @@ func runAgainst(t *testing.T, out *os.File, node http.HandlerFunc, args ...strin
 		return string(text)
 	}
 	ours, err := file("out"), file("err")
-	code = execute(append(args, "--node", server.URL), &streams{in: os.Stdin, out: cmp.Or(out, ours), err: err})
+	code = execute(append(args, "--node", server.URL), &terminal.Streams{In: os.Stdin, Out: cmp.Or(out, ours), Err: err})
 	return code, read(ours), read(err)
 }
 
-// TestHoldOfNothing: an empty id or prefix, as of a variable that is not set, is refused before a node is asked, and shows no list.
+// TestHoldOfNothing: an empty id or prefix, as of a variable that is not set, is refused before a node is asked, and shows
+// no list.
 func TestHoldOfNothing(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		args []string
 		says string
 	}{
-		{[]string{"hold", ""}, `key "" has 0 bytes, want an id of 1 to 512`},
+		{[]string{"hold", ""}, `key "" has 0 bytes; an id must have 1 to 512`},
 		{[]string{"hold", "", "--undo"}, `key "" has 0 bytes`},
-		{[]string{"hold", "--prefix", ""}, `--prefix "": want what ids begin with, as in --prefix acme:`},
+		{[]string{"hold", "--prefix", ""}, `--prefix "": give the beginning of ids, as in --prefix acme:`},
 		{[]string{"hold", "--prefix", "", "--queue", "orders", "--for", "1h"}, `--prefix ""`},
 		{[]string{"hold", "", "--prefix", ""}, "not both"},
-		{[]string{"hold", "--undo"}, "say an id, or --prefix PREFIX"},
+		{[]string{"hold", "--undo"}, "give an id, or --prefix PREFIX"},
 	} {
 		code, text, posted := holdsOf(t, func(http.ResponseWriter, string) {}, c.args...)
-		if code != exitUsage || !strings.Contains(text, c.says) || posted != 0 {
-			t.Errorf("%q: got exit code %d, %q and %d requests, want %d, %q and none", c.args, code, text, posted, exitUsage, c.says)
+		if code != exit.Usage || !strings.Contains(text, c.says) || posted != 0 {
+			t.Errorf("%q: got exit code %d, %q and %d requests, want %d, %q and none", c.args, code, text, posted, exit.Usage, c.says)
 		}
 	}
 }
@@ -81,13 +86,13 @@ func TestUndoOfHolds(t *testing.T) {
 		code          int
 		says          string
 	}{
-		{not, undone, []string{"acme:7"}, exitOK, "orders: \"acme:7\" is held no longer: what waits of it runs\n"},
-		{not, still, []string{"acme:7"}, exitOK, "orders: the hold of \"acme:7\" is undone; it is still held, by the prefix \"acme:\"\n"},
-		{not, beside, []string{"acme:7"}, exitFailed, "lowkiq-node: orders: \"acme:7\" was not held by itself; it is still held, by the prefix \"acme:\"\n"},
-		{not, not, []string{"--prefix", "acme"}, exitFailed, "lowkiq-node: prefix \"acme\" was not held in any queue (mails, orders)\n"},
-		{not, not, []string{"--prefix", "acme", "--queue", "orders"}, exitFailed, "lowkiq-node: orders: prefix \"acme\" was not held\n"},
-		{undone, undone, []string{"--prefix", "acme:"}, exitOK, "mails: prefix \"acme:\" is held no longer: what waits of it runs\norders: prefix \"acme:\" is held no longer: what waits of it runs\n"},
-		{not, undone, []string{"acme:7", "-o", "json"}, exitOK, not + "\n" + undone + "\n"},
+		{not, undone, []string{"acme:7"}, exit.OK, "orders: \"acme:7\" is held no longer: what waits of it runs\n"},
+		{not, still, []string{"acme:7"}, exit.OK, "orders: the hold of \"acme:7\" is undone; it is still held, by the prefix \"acme:\"\n"},
+		{not, beside, []string{"acme:7"}, exit.Failed, "lowkiq-node: orders: \"acme:7\" was not held by itself; it is still held, by the prefix \"acme:\"\n"},
+		{not, not, []string{"--prefix", "acme"}, exit.Failed, "lowkiq-node: prefix \"acme\" was not held in any queue (mails, orders)\n"},
+		{not, not, []string{"--prefix", "acme", "--queue", "orders"}, exit.Failed, "lowkiq-node: orders: prefix \"acme\" was not held\n"},
+		{undone, undone, []string{"--prefix", "acme:"}, exit.OK, "mails: prefix \"acme:\" is held no longer: what waits of it runs\norders: prefix \"acme:\" is held no longer: what waits of it runs\n"},
+		{not, undone, []string{"acme:7", "-o", "json"}, exit.OK, not + "\n" + undone + "\n"},
 	} {
 		code, text, _ := holdsOf(t, func(w http.ResponseWriter, queue string) {
 			fmt.Fprintln(w, map[string]string{"mails": c.mails, "orders": c.orders}[queue])

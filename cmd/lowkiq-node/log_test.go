@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -16,9 +17,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/nodebin"
-	"github.com/lowkiq/lowkiq/internal/redistest"
-	"github.com/lowkiq/lowkiq/internal/remote"
+	"github.com/lowkiq/lowkiq/cmd/internal/exit"
+	"github.com/lowkiq/lowkiq/cmd/internal/signals"
+	"github.com/lowkiq/lowkiq/cmd/internal/terminal"
+	"github.com/lowkiq/lowkiq/internal/network/remote"
+	"github.com/lowkiq/lowkiq/internal/testing/clitest"
+	"github.com/lowkiq/lowkiq/internal/testing/nodebin"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 )
 
 // started is a node process of a test.
@@ -112,7 +117,7 @@ func TestNobodyReadsTheLog(t *testing.T) {
 		t.Errorf("the metrics do not count dropped lines: %v", err)
 	}
 	node.cmd.Process.Signal(syscall.SIGTERM) //nolint:errcheck // its end shows it
-	if got := node.ends(10 * time.Second); got != "exit status 0" {
+	if got := node.ends(clitest.Patience); got != "exit status 0" {
 		t.Errorf("after SIGTERM: got %s, want exit status 0", got)
 	}
 }
@@ -128,6 +133,9 @@ queues:
 // if the other end of stderr is closed, SIGHUP is nothing to a node that was started with nohup.
 func TestSignalsThatDrain(t *testing.T) {
 	t.Parallel()
+	// Tests under nohup ignore SIGHUP, and so would the processes that they start.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
+	t.Cleanup(func() { signal.Reset(syscall.SIGHUP) })
 	redis := redistest.Start(t)
 	for _, c := range []struct {
 		name   string
@@ -152,7 +160,7 @@ func TestSignalsThatDrain(t *testing.T) {
 			dir := t.TempDir()
 			node := startNode(t, redis, w, "cluster: "+c.name+fmt.Sprintf(patientNode, dir))
 			node.push("orders", "a")
-			if !eventually(func() bool { _, err := os.Stat(filepath.Join(dir, "busy")); return err == nil }) {
+			if !clitest.Eventually(func() bool { _, err := os.Stat(filepath.Join(dir, "busy")); return err == nil }) {
 				t.Fatal("the handler was given no batch")
 			}
 			if c.closed {
@@ -163,7 +171,7 @@ func TestSignalsThatDrain(t *testing.T) {
 			if err := os.WriteFile(filepath.Join(dir, "go"), nil, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			if got := node.ends(patience); got != "exit status 0" {
+			if got := node.ends(clitest.Patience); got != "exit status 0" {
 				t.Errorf("got %s, want exit status 0", got)
 			}
 		})
@@ -175,7 +183,7 @@ const underHangs = "CLI_TEST_HANGS"
 
 // hang ends by the last resort, if at all: its stacks go to a pipe that nobody reads.
 func hang() {
-	ctx, _ := underSignals(blocked{}, 300*time.Millisecond)
+	ctx, _ := signals.UntilStopped(blocked{}, 300*time.Millisecond)
 	fmt.Println("ready")
 	<-ctx.Done()
 	select {}
@@ -189,7 +197,7 @@ func (blocked) Write([]byte) (int, error) { select {} }
 // A process that is told to stop ends in time, whatever hangs. Signals that it gets before change nothing.
 func TestLastResort(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), clitest.Patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, os.Args[0])
 	cmd.Env = nodebin.Env(underHangs + "=1")
@@ -207,8 +215,8 @@ func TestLastResort(t *testing.T) {
 		cmd.Process.Signal(sig) //nolint:errcheck // its end shows it
 	}
 	cmd.Wait() //nolint:errcheck // the exit code says it
-	if got := cmd.ProcessState.ExitCode(); got != exitStuck {
-		t.Errorf("got exit code %d, want %d", got, exitStuck)
+	if got := cmd.ProcessState.ExitCode(); got != exit.Stuck {
+		t.Errorf("got exit code %d, want %d", got, exit.Stuck)
 	}
 }
 
@@ -228,7 +236,7 @@ func TestStopWhileAllHangs(t *testing.T) {
 	redis.Pause()
 	defer redis.Resume()
 	node.cmd.Process.Signal(syscall.SIGTERM) //nolint:errcheck // its end shows it
-	if got := node.ends(patience / 2); got != "exit status 0" && got != "exit status 75" {
+	if got := node.ends(clitest.Patience / 2); got != "exit status 0" && got != "exit status 75" {
 		t.Errorf("got %s, want an end by itself", got)
 	}
 }
@@ -237,7 +245,8 @@ func TestStopWhileAllHangs(t *testing.T) {
 func TestExitCodesAreApart(t *testing.T) {
 	t.Parallel()
 	seen := map[int]bool{2: true}
-	for _, code := range []int{exitOK, exitFailed, exitUnreachable, exitFaults, exitBuried, exitPending, exitUsage, exitStuck, exitInterrupted} {
+	for _, code := range []int{exit.OK, exit.Failed, exit.Unreachable, exit.Faults, exit.Buried, exit.Pending, exit.Usage, exit.Stuck,
+		exit.Interrupted} {
 		if seen[code] {
 			t.Errorf("exit code %d has two meanings", code)
 		}
@@ -253,7 +262,7 @@ func TestLastWords(t *testing.T) {
 	t.Parallel()
 	w := fullPipe(t)
 	w.Write(bytes.Repeat([]byte("x"), 64<<10)) //nolint:errcheck // as much as fits
-	if err := (&streams{err: w}).lastly(fail(exitFailed, "no")); codeOf(err) != exitFailed || err.Error() != "" {
-		t.Errorf("got %v with exit code %d, want no text and %d", err, codeOf(err), exitFailed)
+	if err := reportEnd(&terminal.Streams{Err: w}, exit.Fail(exit.Failed, "no")); exitCode(err) != exit.Failed || err.Error() != "" {
+		t.Errorf("got %v with exit code %d, want no text and %d", err, exitCode(err), exit.Failed)
 	}
 }

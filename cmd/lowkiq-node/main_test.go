@@ -3,21 +3,18 @@
 package main
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
-	"go.uber.org/goleak"
 
-	"github.com/lowkiq/lowkiq/internal/certtest"
-	"github.com/lowkiq/lowkiq/internal/clitest"
-	"github.com/lowkiq/lowkiq/internal/redistest"
-	"github.com/lowkiq/lowkiq/internal/tier"
+	"github.com/lowkiq/lowkiq/internal/testing/certtest"
+	"github.com/lowkiq/lowkiq/internal/testing/clitest"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/tier"
 	"github.com/lowkiq/lowkiq/node/handler"
 )
 
@@ -27,19 +24,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(underHangs) != "" {
 		hang()
 	}
-	testscript.Main(leakless{m}, map[string]func(){"lowkiq-node": main})
-}
-
-// leakless fails a run that leaves goroutines.
-type leakless struct{ *testing.M }
-
-func (l leakless) Run() int {
-	code := l.M.Run()
-	if err := goleak.Find(); err != nil && code == 0 {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return code
+	clitest.Main(m, map[string]func(){"lowkiq-node": main})
 }
 
 // TestScripts runs the stories of testdata. Each has a Redis of its own (LOWKIQ_REDIS)
@@ -76,17 +61,14 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": clitest.Exits, "await": await, "awaitfile": awaitFile, "signal": sendSignal, "redis": askRedis,
+			"exits": clitest.Exits, "await": await, "awaitfile": awaitFile, "signal": sendSignal, "redis": clitest.Redis,
 		},
 	})
 }
 
-// patience is for a machine that does other things as well; what passes does not wait for it.
-const patience = 90 * time.Second
-
 func await(ts *testscript.TestScript, neg bool, args []string) {
 	pattern := regexp.MustCompile("(?m)" + args[0])
-	if !eventually(func() bool {
+	if !clitest.Eventually(func() bool {
 		return ts.Exec(args[1], args[2:]...) == nil && pattern.MatchString(ts.ReadFile("stdout"))
 	}) {
 		ts.Fatalf("%q: want stdout to match %s", args[1:], pattern)
@@ -95,23 +77,12 @@ func await(ts *testscript.TestScript, neg bool, args []string) {
 
 func awaitFile(ts *testscript.TestScript, neg bool, args []string) {
 	pattern := regexp.MustCompile("(?m)" + args[1])
-	if !eventually(func() bool {
+	if !clitest.Eventually(func() bool {
 		text, err := os.ReadFile(ts.MkAbs(args[0]))
 		return err == nil && pattern.Match(text)
 	}) {
 		ts.Fatalf("file %s: want it to match %s", args[0], pattern)
 	}
-}
-
-// eventually waits for a condition, and reports whether it came true.
-func eventually(condition func() bool) bool {
-	for deadline := time.Now().Add(patience); !condition(); {
-		if time.Now().After(deadline) {
-			return false
-		}
-		<-time.After(50 * time.Millisecond) // each look is a process
-	}
-	return true
 }
 
 func sendSignal(ts *testscript.TestScript, neg bool, args []string) {

@@ -2,18 +2,19 @@ package main
 
 import (
 	"io"
-	"os"
 	"strings"
 	"testing"
 
 	"github.com/alecthomas/kong"
 
-	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/manual"
+	"github.com/lowkiq/lowkiq/cmd/internal/manual"
+	"github.com/lowkiq/lowkiq/cmd/internal/terminal"
+	"github.com/lowkiq/lowkiq/internal/testing/golden"
 )
 
 func grammarOf(t *testing.T) *kong.Application {
 	t.Helper()
-	parser, err := newParser(&cli{}, &streams{}, kong.Writers(io.Discard, io.Discard))
+	parser, err := newParser(&cli{}, &terminal.Streams{}, kong.Writers(io.Discard, io.Discard))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,11 +96,6 @@ func TestFlagsAreConsistent(t *testing.T) {
 
 func TestCLIPage(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../../docs/cli.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if want := manual.Markdown(manual.Read(grammarOf(t), exitHelp), exitHelp); string(page) != want {
-		t.Errorf("docs/cli.md is of another command line; write it again: lowkiq-node man --markdown > docs/cli.md")
-	}
+	const written = "A test writes this page: `LOWKIQ_GOLDEN_WRITE=1 go test ./cmd/lowkiq-node -run TestCLIPage`."
+	golden.File(t, "../../docs/cli.md", manual.MarkdownPage(manual.ReadGrammar(grammarOf(t), exitHelp), exitHelp, written))
 }

@@ -14,8 +14,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/lowkiq/lowkiq/internal/nodebin"
-	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/cmd/internal/exit"
+	"github.com/lowkiq/lowkiq/internal/testing/clitest"
+	"github.com/lowkiq/lowkiq/internal/testing/nodebin"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
@@ -86,7 +88,7 @@ func waiting(t *testing.T, redis string, n int) {
 	}
 	defer client.Close()
 	got := -1
-	if !eventually(func() bool {
+	if !clitest.Eventually(func() bool {
 		if q, err := client.Queue(context.Background(), "orders"); err == nil {
 			if stats, err := q.Stats(t.Context()); err == nil {
 				got = stats.Jobs.Ready
@@ -108,8 +110,8 @@ func TestPushOutage(t *testing.T) {
 	waiting(t, redis.URL(), 100)
 	redis.Kill()
 	p.write(t, 101, 200)
-	if code := p.end(t); code != exitUnreachable || !strings.Contains(p.stderr.String(), "resume with --skip 100\n") {
-		t.Fatalf("got exit code %d and %q, want %d and resume with --skip 100", code, p.stderr.String(), exitUnreachable)
+	if code := p.end(t); code != exit.Unreachable || !strings.Contains(p.stderr.String(), "resume with --skip 100\n") {
+		t.Fatalf("got exit code %d and %q, want %d and resume with --skip 100", code, p.stderr.String(), exit.Unreachable)
 	}
 	if got, want := p.stdout.String(), `{"pushed":100,"merged":0,"refused":0,"lines":100}`+"\n"; got != want {
 		t.Errorf("stdout: got %s, want %s", got, want)
@@ -117,7 +119,7 @@ func TestPushOutage(t *testing.T) {
 	redis.Restart()
 	p = startPush(t, redis.URL(), "--skip", "100")
 	p.write(t, 1, 200)
-	if code := p.end(t); code != exitOK {
+	if code := p.end(t); code != exit.OK {
 		t.Fatalf("got exit code %d and %q, want 0", code, p.stderr.String())
 	}
 	waiting(t, redis.URL(), 200)
@@ -133,7 +135,7 @@ func TestPushSurvivesRestart(t *testing.T) {
 	redis.Kill()
 	p.write(t, 101, 200)
 	redis.Restart()
-	if code := p.end(t); code != exitOK {
+	if code := p.end(t); code != exit.OK {
 		t.Fatalf("got exit code %d and %q, want 0", code, p.stderr.String())
 	}
 	waiting(t, redis.URL(), 200)
@@ -155,8 +157,8 @@ func TestPushInterrupted(t *testing.T) {
 	err := p.cmd.Wait()
 	said := p.stderr.String()
 	told := strings.Contains(said, "resume with --skip 10\n") || strings.Contains(said, "resume with --skip 11\n")
-	if code := p.cmd.ProcessState.ExitCode(); code != exitInterrupted || !told {
-		t.Errorf("got %v, exit code %d and %q, want %d and resume with --skip 10 or 11", err, code, said, exitInterrupted)
+	if code := p.cmd.ProcessState.ExitCode(); code != exit.Interrupted || !told {
+		t.Errorf("got %v, exit code %d and %q, want %d and resume with --skip 10 or 11", err, code, said, exit.Interrupted)
 	}
 }
 
@@ -170,15 +172,15 @@ func TestPushWaitsForRedis(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer stderr.Close()
-	p := pushCommandOf(redis.URL(), "--shards", "4", "--patience", patience.String(), "--id", "a")
+	p := pushCommandOf(redis.URL(), "--shards", "4", "--patience", clitest.Patience.String(), "--id", "a")
 	p.cmd.Stderr = stderr
 	p.start(t)
 	said := func() string { text, _ := os.ReadFile(stderr.Name()); return string(text) }
-	if !eventually(func() bool { return strings.Contains(said(), "redis is away, trying for 1m30s: ") }) {
+	if !clitest.Eventually(func() bool { return strings.Contains(said(), "redis is away, trying for 1m30s: ") }) {
 		t.Fatalf("stderr: got %q, want it to say that Redis is away", said())
 	}
 	redis.Restart()
-	if code := p.end(t); code != exitOK {
+	if code := p.end(t); code != exit.OK {
 		t.Fatalf("got exit code %d and %q, want it to be pushed", code, said())
 	}
 	if n := strings.Count(said(), "\n"); n != 1 {

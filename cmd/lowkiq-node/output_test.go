@@ -4,14 +4,13 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"os"
 	"strings"
 	"testing"
 
-	"golang.org/x/sys/unix"
+	"github.com/lowkiq/lowkiq/cmd/internal/exit"
 )
 
 // TestOutputOnAFullDisk: what cannot be written is a failure, and none of Redis or the node.
@@ -24,13 +23,14 @@ func TestOutputOnAFullDisk(t *testing.T) {
 	defer full.Close()
 	for _, args := range [][]string{{"queues", "list"}, {"queues", "list", "-o", "json"}} {
 		code, _, said := runAgainst(t, full, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"queues":[{"name":"mails"}]}`) }, args...)
-		if code != exitFailed || !strings.Contains(said, "no space left on device") {
-			t.Errorf("%q: got exit code %d and %q, want %d and why", args, code, said, exitFailed)
+		if code != exit.Failed || !strings.Contains(said, "no space left on device") {
+			t.Errorf("%q: got exit code %d and %q, want %d and why", args, code, said, exit.Failed)
 		}
 	}
 }
 
-// TestSearchInJSON: a search with -o json goes on until it has found enough, as one for people does; what it prints is one page.
+// TestSearchInJSON: a search with -o json goes on until it has found enough, as one for people does; what it prints is one
+// page.
 func TestSearchInJSON(t *testing.T) {
 	t.Parallel()
 	for found, want := range map[string]string{
@@ -44,7 +44,7 @@ func TestSearchInJSON(t *testing.T) {
 			}
 			fmt.Fprint(w, `{"jobs":[`+found+`],"more":false,"next":"","examined":5}`)
 		}, "jobs", "orders", "--contains", "needle", "-o", "json")
-		if code != exitOK || out != want+"\n" {
+		if code != exit.OK || out != want+"\n" {
 			t.Errorf("got exit code %d, %q, %q, want %s", code, out, errs, want)
 		}
 	}
@@ -55,53 +55,10 @@ func TestWatchInterrupted(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := (&watchCommand{Count: 1}).interrupted(ctx); codeOf(err) != exitInterrupted {
-		t.Errorf("with --count: got %v, exit code %d, want %d", err, codeOf(err), exitInterrupted)
+	if err := (&watchCommand{Count: 1}).interruptError(ctx); exitCode(err) != exit.Interrupted {
+		t.Errorf("with --count: got %v, exit code %d, want %d", err, exitCode(err), exit.Interrupted)
 	}
-	if err := new(watchCommand).interrupted(ctx); err != nil {
+	if err := new(watchCommand).interruptError(ctx); err != nil {
 		t.Errorf("without: got %v, want none", err)
 	}
-}
-
-// TestConfirm: a person says yes or no at a terminal, or interrupts.
-func TestConfirm(t *testing.T) {
-	t.Parallel()
-	person, at := openTerminal(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	s := &streams{in: at, out: at, err: at}
-	for answer, want := range map[string]bool{"y\n": true, "Yes\n": true, "n\n": false, "\n": false, "why\n": false} {
-		if _, err := person.WriteString(answer); err != nil {
-			t.Fatal(err)
-		}
-		if yes, err := confirm(ctx, s, "Delete all?"); yes != want || err != nil {
-			t.Errorf("%q: got %t, %v, want %t", answer, yes, err, want)
-		}
-	}
-	cancel()
-	if yes, err := confirm(ctx, s, "Delete all?"); yes || !errors.Is(err, context.Canceled) {
-		t.Errorf("interrupted: got %t, %v, want no", yes, err)
-	}
-}
-
-// openTerminal opens a terminal, and the end of it at which a person sits.
-func openTerminal(t *testing.T) (person, terminal *os.File) {
-	t.Helper()
-	person, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Skipf("SKIPPED: no terminal can be had here: %v", err)
-	}
-	t.Cleanup(func() { person.Close() }) // ends what reads from the other end
-	n, err := unix.IoctlGetInt(int(person.Fd()), unix.TIOCGPTN)
-	if err == nil {
-		err = unix.IoctlSetPointerInt(int(person.Fd()), unix.TIOCSPTLCK, 0)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	terminal, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { terminal.Close() })
-	return person, terminal
 }

@@ -15,26 +15,32 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/config"
+	"github.com/lowkiq/lowkiq/cmd/internal/config"
+	"github.com/lowkiq/lowkiq/cmd/internal/connect"
+	"github.com/lowkiq/lowkiq/cmd/internal/exit"
+	"github.com/lowkiq/lowkiq/cmd/internal/signals"
+	"github.com/lowkiq/lowkiq/cmd/internal/terminal"
 	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/feed"
+	"github.com/lowkiq/lowkiq/internal/process/sleep"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/web"
 	"github.com/lowkiq/lowkiq/wire"
 )
 
 type pushCommand struct {
-	source      `embed:""`
-	Node        string `placeholder:"URL" help:"Push through the API of this node. Default: LOWKIQ_URL where nothing says where Redis is; else into Redis, which needs no node."`
-	credentials `embed:""`
+	connect.Flags `embed:""`
+	Node          string `placeholder:"URL" help:"Push through the API of this node. Default: the node of LOWKIQ_URL if nothing names the Redis, otherwise Redis itself, which needs no node."`
+	credentials   `embed:""`
 
 	Queue  string `required:"" short:"q" placeholder:"NAME" help:"Queue to push into."`
 	Shards *int   `placeholder:"N" help:"Shard count: registers the queue if it is new."`
 	Strict bool   `help:"Stop at the first line that is refused."`
-	Skip   int    `placeholder:"N" help:"Leave the first N lines out: they are stored already."`
+	Skip   int    `placeholder:"N" help:"Skip the first N lines, because they are stored already."`
 
-	Wait time.Duration `placeholder:"TIME" help:"Wait so long at most for the ends of the payloads, and print how each has ended, with what its handler answered."`
-	Keep time.Duration `placeholder:"TIME" help:"With --wait: how long replies are kept, for lowkiq-node reply. Default: the wait and a minute."`
+	Wait time.Duration `placeholder:"TIME" help:"Wait at most this long until the payloads have ended, and print how each has ended and the answer of its handler."`
+	Keep time.Duration `placeholder:"TIME" help:"With --wait: how long replies are kept for lowkiq-node reply. Default: a minute longer than the wait."`
 
-	Patience time.Duration `default:"30s" placeholder:"TIME" help:"How long to try while Redis, or the node of --node, is away, at the start or later (${default})."`
+	Patience time.Duration `default:"30s" placeholder:"TIME" help:"How long to retry while Redis, or the node of --node, is away (${default})."`
 
 	Rate int `placeholder:"N" help:"At most N lines a second. Default: as many as Redis takes."`
 
@@ -43,24 +49,24 @@ type pushCommand struct {
 	ID        string   `group:"A single job:" placeholder:"ID" help:"Push this one job instead of lines."`
 	Payload   string   `group:"A single job:" placeholder:"JSON" help:"Its payload."`
 	Score     *float64 `group:"A single job:" placeholder:"X" help:"Its score: the payloads of an id are handled lowest score first."`
-	PerformIn string   `group:"A single job:" placeholder:"TIME" help:"The earliest time it may run: from now, as in 10s or 2h, RFC 3339, or unix seconds. An id that waits already keeps its due time."`
+	PerformIn string   `group:"A single job:" placeholder:"TIME" help:"The earliest time of its run: from now, as in 10s or 2h, RFC 3339, or unix seconds. An id that waits already keeps its due time."`
 
-	Header []string `group:"A single job:" sep:"none" placeholder:"NAME=VALUE" help:"A header of it, as in --header tag=vip; may come again. Handlers get it beside the payload."`
+	Header []string `group:"A single job:" sep:"none" placeholder:"NAME=VALUE" help:"A header of the payload, as in --header tag=vip. May be repeated. Handlers get it with the payload."`
 }
 
-// Run pushes to Redis directly, which needs no node (I7), or through the node that is named.
-func (c *pushCommand) Run(s *streams, grammar *kong.Context) error {
+// Run pushes to Redis, which needs no node (I7), or through the node of --node.
+func (c *pushCommand) Run(s *terminal.Streams, grammar *kong.Context) error {
 	c.Node = cmp.Or(c.Node, c.defaultNode(os.Getenv))
-	if err := c.check(); err != nil {
+	if err := c.checkFlags(); err != nil {
 		return err
 	}
-	ctx, stop := untilInterrupted(stopSignals()...)
+	ctx, stop := signals.UntilInterrupted(signals.StopSignals()...)
 	defer stop()
 	if c.Node != "" {
 		var target nodeTarget
 		var shards int
-		err := c.patiently(ctx, s, mayPass, func() (err error) {
-			target, shards, err = c.throughNode(ctx, s)
+		err := c.retryWhileAway(ctx, s, mayPass, func() (err error) {
+			target, shards, err = c.openTarget(ctx, s)
 			return err
 		})
 		if err != nil {
@@ -69,20 +75,20 @@ func (c *pushCommand) Run(s *streams, grammar *kong.Context) error {
 		if c.Wait > 0 {
 			return c.callWith(ctx, s, target)
 		}
-		return c.push(ctx, s, target, shards)
+		return c.pushStream(ctx, s, target, shards)
 	}
-	cfg, err := c.load(grammar)
+	cfg, err := c.LoadConfig(grammar)
 	if err != nil {
 		return err
 	}
-	client, err := openRedis(cfg)
+	client, err := connect.OpenClient(cfg)
 	if err != nil {
 		return err
 	}
 	defer client.Close()
 	var q *queue.Queue
-	err = c.patiently(ctx, s, queue.Transient, func() (err error) {
-		q, err = c.queue(ctx, client, cfg)
+	err = c.retryWhileAway(ctx, s, queue.Transient, func() (err error) {
+		q, err = c.findQueue(ctx, client, cfg)
 		return err
 	})
 	if err != nil {
@@ -91,11 +97,11 @@ func (c *pushCommand) Run(s *streams, grammar *kong.Context) error {
 	if c.Wait > 0 {
 		return c.callWith(ctx, s, redisCaller{c, client})
 	}
-	return c.push(ctx, s, q, q.Shards)
+	return c.pushStream(ctx, s, q, q.Shards)
 }
 
-// defaultNode returns the node that LOWKIQ_URL names, as for the other commands. A flag, a file or a variable that
-// says where Redis is comes first.
+// defaultNode returns the node that LOWKIQ_URL names, as for the other commands. A flag, a file or a variable that names the
+// Redis comes first.
 func (c *pushCommand) defaultNode(getenv func(string) string) string {
 	if c.Redis != "" || c.Config != "" || getenv("LOWKIQ_REDIS") != "" {
 		return ""
@@ -103,10 +109,10 @@ func (c *pushCommand) defaultNode(getenv func(string) string) string {
 	return getenv("LOWKIQ_URL")
 }
 
-// patiently takes a step before the first line, again and again while Redis or the node is away,
-// until the patience is over.
-func (c *pushCommand) patiently(ctx context.Context, s *streams, away func(error) bool, step func() error) error {
-	backoff := feed.Backoff{Limit: c.Patience, Away: func(err error) { c.away(s, err) }}
+// retryWhileAway takes a step before the first line, and repeats it while Redis or the node is away, until the time of
+// --patience is over.
+func (c *pushCommand) retryWhileAway(ctx context.Context, s *terminal.Streams, away func(error) bool, step func() error) error {
+	backoff := sleep.Backoff{Limit: c.Patience, Away: func(err error) { c.reportAway(s, err) }}
 	for {
 		err := step()
 		if err == nil || !away(err) || ctx.Err() != nil {
@@ -118,149 +124,132 @@ func (c *pushCommand) patiently(ctx context.Context, s *streams, away func(error
 		case ctx.Err() != nil:
 			return err
 		case c.Node != "":
-			return &exitError{exitUnreachable, err}
+			return exit.WithCode(exit.Unreachable, err)
 		default:
-			return fail(exitUnreachable, "%w; --redis, LOWKIQ_REDIS or redis in the file of --config says where Redis is", err)
+			return exit.Fail(exit.Unreachable, "%w; --redis, LOWKIQ_REDIS or redis in the file of --config says where Redis is", err)
 		}
 	}
 }
 
-// away says that the push waits, and for what.
-func (c *pushCommand) away(s *streams, err error) {
+// reportAway prints that the push waits, and for what.
+func (c *pushCommand) reportAway(s *terminal.Streams, err error) {
 	who := "redis"
 	if c.Node != "" {
 		who = "the node"
 	}
-	say(s.err, "lowkiq-node: %s is away, trying for %s: %v\n", who, c.Patience, err)
+	terminal.Fprintf(s.Err, "lowkiq-node: %s is away, trying for %s: %v\n", who, c.Patience, err)
 }
 
-func (c *pushCommand) check() error {
+// checkFlags returns an error with the code exit.Usage if flags exclude each other or are out of range.
+func (c *pushCommand) checkFlags() error {
 	switch {
 	case c.ID == "" && (c.Payload != "" || c.Score != nil || c.PerformIn != "" || len(c.Header) > 0):
-		return fail(exitUsage, "--payload, --score, --perform-in and --header belong to --id")
+		return exit.Fail(exit.Usage, "--payload, --score, --perform-in and --header belong to --id")
 	case c.ID != "" && (len(c.Files) > 0 || c.Skip != 0):
-		return fail(exitUsage, "--id pushes one job: neither files nor --skip go with it")
+		return exit.Fail(exit.Usage, "--id pushes a single job, without files and --skip")
 	case c.Node != "" && (c.Redis != "" || c.Cluster != "" || c.Shards != nil):
-		return fail(exitUsage, "--node, or LOWKIQ_URL, says where to push, through its API: --redis, --cluster and --shards do not go with it")
+		return exit.Fail(exit.Usage, "--node or LOWKIQ_URL pushes through the API of a node: --redis, --cluster and --shards do not go with it")
 	case c.Skip < 0:
-		return fail(exitUsage, "--skip is %d, want 0 or more", c.Skip)
+		return exit.Fail(exit.Usage, "--skip is %d; it must be at least 0", c.Skip)
 	case c.Patience <= 0:
-		return fail(exitUsage, "--patience is %s, want more than 0", c.Patience)
+		return exit.Fail(exit.Usage, "--patience is %s; it must be more than 0", c.Patience)
 	case c.Rate < 0:
-		return fail(exitUsage, "--rate is %d, want 0 or more", c.Rate)
+		return exit.Fail(exit.Usage, "--rate is %d; it must be at least 0", c.Rate)
 	case c.Shards != nil && (*c.Shards < 1 || *c.Shards > lowkiq.MaxShards):
-		return fail(exitUsage, "--shards is %d, want 1 to %d", *c.Shards, lowkiq.MaxShards)
+		return exit.Fail(exit.Usage, "--shards is %d; it must be between 1 and %d", *c.Shards, lowkiq.MaxShards)
 	}
 	if err := c.checkWait(); err != nil {
 		return err
 	}
-	_, err := c.header()
+	_, err := c.parseHeader()
 	return err
 }
 
-// header reads what --header says.
-func (c *pushCommand) header() (map[string]string, error) {
+// parseHeader parses the headers of --header.
+func (c *pushCommand) parseHeader() (map[string]string, error) {
 	all := map[string]string{}
 	for _, one := range c.Header {
 		name, value, ok := strings.Cut(one, "=")
 		if _, twice := all[name]; !ok || twice {
-			return nil, fail(exitUsage, "--header is %q, want a name, = and a value, and each name once", one)
+			return nil, exit.Fail(exit.Usage, "--header is %q; it must be NAME=VALUE, with each name once", one)
 		}
 		all[name] = value
 	}
 	if _, err := lowkiq.NewHeader(all); err != nil {
-		return nil, fail(exitUsage, "--header: %w", err)
+		return nil, exit.Fail(exit.Usage, "--header: %w", err)
 	}
 	return all, nil
 }
 
-// queue finds the queue in the registry, or registers it with a shard count known here.
-// A count that differs from the registered one is refused.
-func (c *pushCommand) queue(ctx context.Context, client *queue.Client, cfg *config.Config) (q *queue.Queue, err error) {
-	shards := or(c.Shards)
-	if rules := cfg.Queues[c.Queue]; rules != nil {
-		if err := client.SetRules(c.Queue, pushRules(rules)); err != nil {
-			return nil, fail(exitUsage, "%w", err)
-		}
-		if shards == 0 {
-			shards = rules.ShardCount()
-		}
+// findQueue finds the queue, or registers it.
+func (c *pushCommand) findQueue(ctx context.Context, client *queue.Client, cfg *config.Config) (*queue.Queue, error) {
+	q, err := connect.FindQueue(ctx, client, cfg, c.Queue, valueOrZero(c.Shards))
+	if errors.Is(err, lowkiq.ErrUnknownQueue) {
+		return nil, exit.Fail(exit.Usage, "%w; --shards N registers it", err)
 	}
-	if shards == 0 {
-		q, err = client.Queue(ctx, c.Queue)
-	} else {
-		q, err = client.Register(ctx, lowkiq.Queue{Name: c.Queue, Shards: shards})
-	}
-	if err == nil {
-		err = q.Pushable()
-	}
-	return q, refusedQueue(err)
+	return q, err
 }
 
-func refusedQueue(err error) error {
-	switch {
-	case err == nil, errors.Is(err, context.Canceled):
-		return err
-	case errors.Is(err, lowkiq.ErrUnknownQueue):
-		return fail(exitUsage, "%w; --shards N registers it", err)
-	case queue.Transient(err):
-		return &exitError{exitUnreachable, err}
-	}
-	return &exitError{exitUsage, err}
-}
-
-func (c *pushCommand) push(ctx context.Context, s *streams, to feed.Target, shards int) error {
-	inputs, closeAll, err := c.inputs(s)
+// pushStream pushes the inputs. It prints the summary on stdout even after an error, so that a script knows where to
+// continue.
+func (c *pushCommand) pushStream(ctx context.Context, s *terminal.Streams, to feed.Target, shards int) error {
+	inputs, closeAll, err := c.openInputs(s)
 	if err != nil {
 		return err
 	}
 	defer closeAll()
-	bar := newBar(s.err, -1, "pushing")
+	bar := terminal.NewBar(s.Err, -1, "pushing")
 	f := &feed.Feeder{
 		Target: to, Shards: shards, Skip: c.Skip, Strict: c.Strict, Patience: c.Patience, Rate: c.Rate,
 		Refused: func(line int, reason error) {
-			bar.clear()
-			say(s.err, "line %d: %v\n", line, reason)
+			bar.Clear()
+			terminal.Fprintf(s.Err, "line %d: %v\n", line, reason)
 		},
 		Away: func(err error) {
-			bar.clear()
-			c.away(s, err)
+			bar.Clear()
+			c.reportAway(s, err)
 		},
-		Settled: func(sum feed.Summary) { bar.at(sum.Lines) },
+		Settled: func(sum feed.Summary) { bar.Set(sum.Lines) },
 	}
 	sum, err := f.Run(ctx, inputs...)
-	bar.clear()
-	if err := json.NewEncoder(s.out).Encode(sum); err != nil {
-		return fail(exitFailed, "stdout: %w", err)
+	bar.Clear()
+	if err := json.NewEncoder(s.Out).Encode(sum); err != nil {
+		return exit.Fail(exit.Failed, "stdout: %w", err)
 	}
-	return c.outcome(ctx, sum, err)
+	return c.explainEnd(ctx, sum, err)
 }
 
-// outcome turns the end of a run into an exit code and advice.
-func (c *pushCommand) outcome(ctx context.Context, sum feed.Summary, err error) error {
+// explainEnd turns the end of a push into an exit code and advice.
+func (c *pushCommand) explainEnd(ctx context.Context, sum feed.Summary, err error) error {
 	resume := fmt.Sprintf("resume with --skip %d", sum.Line)
 	if c.ID != "" {
 		resume = "push it again: that is safe"
 	}
+	var answer *web.Problem
+	refused := errors.As(err, &answer) && !mayPass(err)
 	switch {
+	case refused && c.ID != "":
+		return exit.Fail(answerCode(answer.Status), "nothing was pushed: %w", err)
+	case refused:
+		return exit.Fail(answerCode(answer.Status), "%w; once that is mended, %s", err, resume)
 	case err == nil && sum.Refused == 0:
 		return nil
 	case err == nil:
-		return &exitError{code: exitFailed} // each refused line was reported
+		return exit.Quietly(exit.Failed) // each refused line was reported
 	case errors.Is(err, feed.ErrStrict) && c.ID != "":
-		return &exitError{code: exitFailed}
+		return exit.Quietly(exit.Failed)
 	case errors.Is(err, feed.ErrStrict):
-		return fail(exitFailed, "stopped at the refused line; once it is mended, %s", resume)
+		return exit.Fail(exit.Failed, "stopped at the refused line; once it is mended, %s", resume)
 	case errors.Is(err, feed.ErrInput):
-		return fail(exitUsage, "%w; %s", err, resume)
+		return exit.Fail(exit.Usage, "%w; %s", err, resume)
 	case ctx.Err() != nil:
-		return fail(exitInterrupted, "interrupted; %s", resume)
+		return exit.Fail(exit.Interrupted, "interrupted; %s", resume)
 	}
-	return fail(exitUnreachable, "%w; %s", err, resume)
+	return exit.Fail(exit.Unreachable, "%w; %s", err, resume)
 }
 
-// inputs opens the files. A single job is a stream of one line.
-func (c *pushCommand) inputs(s *streams) (inputs []feed.Input, closeAll func(), err error) {
+// openInputs opens the files. A single job is a stream with a single line.
+func (c *pushCommand) openInputs(s *terminal.Streams) (inputs []feed.Input, closeAll func(), err error) {
 	var files []*os.File
 	closeAll = func() {
 		for _, f := range files {
@@ -268,7 +257,7 @@ func (c *pushCommand) inputs(s *streams) (inputs []feed.Input, closeAll func(), 
 		}
 	}
 	if c.ID != "" {
-		line, err := c.line()
+		line, err := c.jobLine()
 		return []feed.Input{line}, closeAll, err
 	}
 	if len(c.Files) == 0 {
@@ -276,13 +265,13 @@ func (c *pushCommand) inputs(s *streams) (inputs []feed.Input, closeAll func(), 
 	}
 	for _, name := range c.Files {
 		if name == "-" {
-			inputs = append(inputs, feed.Input{Name: "standard input", Reader: s.in})
+			inputs = append(inputs, feed.Input{Name: "standard input", Reader: s.In})
 			continue
 		}
 		f, err := os.Open(name)
 		if err != nil {
 			closeAll()
-			return nil, nil, &exitError{exitUsage, err}
+			return nil, nil, exit.WithCode(exit.Usage, err)
 		}
 		files = append(files, f)
 		inputs = append(inputs, feed.Input{Name: name, Reader: f})
@@ -290,7 +279,7 @@ func (c *pushCommand) inputs(s *streams) (inputs []feed.Input, closeAll func(), 
 	return inputs, closeAll, nil
 }
 
-// dueTime reads --perform-in as unix seconds.
+// dueTime parses --perform-in as unix seconds.
 func dueTime(text string, now time.Time) (float64, error) {
 	unix, err := strconv.ParseFloat(text, 64)
 	if at, bad := time.Parse(time.RFC3339, text); bad == nil {
@@ -299,15 +288,16 @@ func dueTime(text string, now time.Time) (float64, error) {
 		unix, err = float64(now.Add(in).UnixMicro())/1e6, nil
 	}
 	if err != nil || !(unix >= lowkiq.MinPerformAt && unix <= lowkiq.MaxPerformAt) {
-		return 0, fail(exitUsage, "--perform-in %s: want a time from now as in 10s or 2h, a time like 2030-01-31T08:00:00Z, or unix seconds from %d to %d",
+		return 0, exit.Fail(exit.Usage, "--perform-in is %s; it must be a time from now as in 10s or 2h, a time like 2030-01-31T08:00:00Z, "+
+			"or unix seconds from %d to %d",
 			text, lowkiq.MinPerformAt, lowkiq.MaxPerformAt)
 	}
 	return unix, nil
 }
 
-// line is the single job as the stream would have it.
-func (c *pushCommand) line() (feed.Input, error) {
-	header, err := c.header()
+// jobLine returns the single job as a line of a stream.
+func (c *pushCommand) jobLine() (feed.Input, error) {
+	header, err := c.parseHeader()
 	if err != nil {
 		return feed.Input{}, err
 	}
@@ -327,18 +317,18 @@ func (c *pushCommand) line() (feed.Input, error) {
 	}
 	if c.Payload != "" {
 		if !json.Valid([]byte(c.Payload)) {
-			return feed.Input{}, fail(exitUsage, "--payload %s: want JSON; a text is written '%s'", c.Payload, strconv.Quote("text"))
+			return feed.Input{}, exit.Fail(exit.Usage, "--payload is %s; it must be JSON; a text is written '%s'", c.Payload, strconv.Quote("text"))
 		}
 		job.Payload = json.RawMessage(c.Payload)
 	}
 	var line bytes.Buffer
 	enc := json.NewEncoder(&line)
-	enc.SetEscapeHTML(false) // a payload is bytes: they stay as they are
+	enc.SetEscapeHTML(false) // the bytes of a payload must not change
 	if err := enc.Encode(job); err != nil {
-		return feed.Input{}, fail(exitUsage, "job: %w", err)
+		return feed.Input{}, exit.Fail(exit.Usage, "job: %w", err)
 	}
 	if _, err := wire.ParseJob(line.Bytes()); err != nil {
-		return feed.Input{}, fail(exitUsage, "job: %w", err)
+		return feed.Input{}, exit.Fail(exit.Usage, "job: %w", err)
 	}
 	return feed.Input{Name: "the job", Reader: &line}, nil
 }

@@ -1,23 +1,27 @@
 package main
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/lowkiq/lowkiq/cmd/internal/connect"
+)
 
 // TestPushTarget: a push goes where LOWKIQ_URL says, as all commands do, unless something says where Redis is.
 func TestPushTarget(t *testing.T) {
 	t.Parallel()
 	const node = "http://10.0.0.1:7948"
 	for name, c := range map[string]struct {
-		source source
+		source connect.Flags
 		redis  string // LOWKIQ_REDIS
 		want   string
 	}{
 		"nothing else": {want: node},
-		"--redis":      {source: source{Redis: "redis://10.0.0.2"}},
-		"--config":     {source: source{Config: "node.yaml"}},
+		"--redis":      {source: connect.Flags{Redis: "redis://10.0.0.2"}},
+		"--config":     {source: connect.Flags{Config: "node.yaml"}},
 		"LOWKIQ_REDIS": {redis: "redis://10.0.0.2"},
 	} {
 		env := map[string]string{"LOWKIQ_URL": node, "LOWKIQ_REDIS": c.redis}
-		command := pushCommand{source: c.source}
+		command := pushCommand{Flags: c.source}
 		if got := command.defaultNode(func(key string) string { return env[key] }); got != c.want {
 			t.Errorf("%s: got %q, want %q", name, got, c.want)
 		}

@@ -11,22 +11,24 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/cmd/internal/exit"
+	"github.com/lowkiq/lowkiq/cmd/internal/terminal"
 	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/feed"
-	"github.com/lowkiq/lowkiq/internal/remote"
+	"github.com/lowkiq/lowkiq/internal/network/remote"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/status"
 	"github.com/lowkiq/lowkiq/web"
 	"github.com/lowkiq/lowkiq/wire"
 )
 
-// nodeTarget pushes through a node's API.
+// nodeTarget pushes through the API of a node.
 type nodeTarget struct {
-	with       *conversation
+	with       *session
 	path       string
-	wait, keep time.Duration // of a push that waits
+	wait, keep time.Duration // the flags of a push that waits
 }
 
-// refusedJob is why a node will never store a job.
+// refusedJob is the reason why a node will never store a job.
 type refusedJob struct{ reason string }
 
 func (e refusedJob) Error() string        { return e.reason }
@@ -42,12 +44,12 @@ func (n nodeTarget) Push(ctx context.Context, jobs ...lowkiq.Push) ([]queue.Resu
 	if err != nil {
 		return nodeTrouble(err, len(jobs))
 	}
-	var said web.Pushed
-	if err := json.Unmarshal(answer, &said); err != nil || len(said.Results) != len(jobs) {
-		return nil, fail(exitFailed, "%s: not what a lowkiq node answers to %d jobs", n.path, len(jobs))
+	var pushed web.Pushed
+	if err := json.Unmarshal(answer, &pushed); err != nil || len(pushed.Results) != len(jobs) {
+		return nil, exit.Fail(exit.Failed, "%s: not the answer of a lowkiq node to %d jobs", n.path, len(jobs))
 	}
 	results := make([]queue.Result, len(jobs))
-	for i, r := range said.Results {
+	for i, r := range pushed.Results {
 		results[i].Merged = r.Merged
 		switch {
 		case r.OK:
@@ -61,8 +63,8 @@ func (n nodeTarget) Push(ctx context.Context, jobs ...lowkiq.Push) ([]queue.Resu
 	return results, err
 }
 
-// nodeTrouble is the answer to a request that was refused as a whole. One that may pass is
-// repeated; any other is each job's.
+// nodeTrouble returns the results of a request that failed as a whole. A request that may succeed later is repeated. Any
+// other error is the error of each job.
 func nodeTrouble(err error, jobs int) ([]queue.Result, error) {
 	if mayPass(err) {
 		return nil, err
@@ -74,18 +76,19 @@ func nodeTrouble(err error, jobs int) ([]queue.Result, error) {
 	return results, err
 }
 
-// mayPass reports whether a node, or one in its place, may answer otherwise in a while.
+// mayPass reports whether the same request may succeed later, at this node or at another node in its place.
 func mayPass(err error) bool {
-	var stranger *tls.CertificateVerificationError
-	if errors.As(err, &stranger) {
+	var untrusted *tls.CertificateVerificationError
+	if errors.As(err, &untrusted) {
 		return false
 	}
 	var answer *web.Problem
 	refused := errors.As(err, &answer)
-	return errors.Is(err, remote.ErrUnreachable) || refused && (answer.Status == http.StatusServiceUnavailable || answer.Status == http.StatusTooManyRequests)
+	return errors.Is(err, remote.ErrUnreachable) || refused && (answer.Status == http.StatusServiceUnavailable ||
+		answer.Status == http.StatusTooManyRequests)
 }
 
-// pushBody writes jobs as lines.
+// pushBody returns jobs as lines.
 func pushBody(jobs []lowkiq.Push) ([]byte, error) {
 	var body bytes.Buffer
 	for i := range jobs {
@@ -111,14 +114,14 @@ func pushBody(jobs []lowkiq.Push) ([]byte, error) {
 	return body.Bytes(), nil
 }
 
-// throughNode is the target that --node names, and the shards of the queue there.
-func (c *pushCommand) throughNode(ctx context.Context, s *streams) (nodeTarget, int, error) {
-	with, err := c.credentials.ask(c.Node, s)
+// openTarget returns the target of --node and the shard count of the queue there.
+func (c *pushCommand) openTarget(ctx context.Context, s *terminal.Streams) (nodeTarget, int, error) {
+	with, err := c.credentials.openSession(c.Node, s)
 	if err != nil {
 		return nodeTarget{}, 0, err
 	}
 	with.ctx = ctx
 	var one status.Queue
-	err = with.fetch(queuePath(c.Queue, ""), &one)
+	err = with.fetchJSON(queuePath(c.Queue, ""), &one)
 	return nodeTarget{with, queuePath(c.Queue, "/jobs"), c.Wait, c.Keep}, one.Shards, err
 }

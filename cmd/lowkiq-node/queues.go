@@ -2,10 +2,10 @@ package main
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/alecthomas/kong"
 
+	"github.com/lowkiq/lowkiq/cmd/internal/terminal"
 	"github.com/lowkiq/lowkiq/status"
 	"github.com/lowkiq/lowkiq/web"
 )
@@ -13,23 +13,25 @@ import (
 type queuesCommand struct {
 	List   queuesList   `cmd:"" default:"withargs" help:"List the queues with their figures."`
 	Show   queuesShow   `cmd:"" help:"Show one queue."`
-	Pause  queuesSwitch `cmd:"" help:"Stop handling a queue; pushes are taken all the while."`
-	Resume queuesSwitch `cmd:"" help:"Let a paused queue go on."`
-	Delete queuesDelete `cmd:"" help:"Delete a retired queue, which no node handles."`
+	Pause  queuesSwitch `cmd:""`
+	Resume queuesSwitch `cmd:""`
+	Delete queuesDelete `cmd:""`
 }
 
 type queuesList struct {
-	asking `embed:""`
+	nodeFlags `embed:""`
 }
 
 // Run prints all queues.
-func (c *queuesList) Run(with *conversation) error {
+func (c *queuesList) Run(with *session) error {
 	var all web.Queues
-	return with.show("/api/v1/queues", &all, func() { queueTable(with, all.Queues) })
+	return with.getAndPrint("/api/v1/queues", &all, func() { queueTable(with, all.Queues) })
 }
 
-func queueTable(with *conversation, queues []status.Queue) {
-	with.table("QUEUE STATE LAG READY SCHEDULED RETRY HELD IN_FLIGHT BLOCKED MORGUE SHARDS PROCESSED FAILED", func(row func(string, ...any)) {
+// queueTable prints the queues, and then the reason for the lag of each queue, if status.Slowest
+// has found a cause.
+func queueTable(with *session, queues []status.Queue) {
+	with.PrintTable("QUEUE STATE LAG READY SCHEDULED RETRY HELD IN_FLIGHT BLOCKED MORGUE SHARDS PROCESSED FAILED", func(row func(string, ...any)) {
 		for _, q := range queues {
 			state := "running"
 			switch {
@@ -38,27 +40,33 @@ func queueTable(with *conversation, queues []status.Queue) {
 			case q.Paused:
 				state = "paused"
 			}
-			row("%s\t%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d", q.Name, state, seconds(q.Lag), q.Jobs.Ready, q.Jobs.Scheduled, q.Jobs.Retry,
+			row("%s\t%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d", q.Name, state, formatSeconds(q.Lag), q.Jobs.Ready, q.Jobs.Scheduled, q.Jobs.Retry,
 				q.Jobs.Held, q.Jobs.InFlight, q.Jobs.Blocked, q.Morgue, q.Shards, q.Processed, q.Failed)
 		}
 	})
+	for _, q := range queues {
+		if cause, there := status.Slowest(q.Causes); there {
+			with.Printf("%s: %s\n", q.Name, cause.Reason)
+		}
+	}
 }
 
 type oneQueue struct {
-	asking `embed:""`
-	Queue  string `arg:"" help:"Name of the queue."`
+	nodeFlags `embed:""`
+	Queue     string `arg:"" help:"Name of the queue."`
 }
 
 type queuesShow struct {
 	oneQueue `embed:""`
 }
 
-// Run prints one queue.
-func (c *queuesShow) Run(with *conversation) error {
+// Run prints a queue.
+func (c *queuesShow) Run(with *session) error {
 	var one status.Queue
-	return with.show(queuePath(c.Queue, ""), &one, func() {
+	return with.getAndPrint(queuePath(c.Queue, ""), &one, func() {
 		queueTable(with, []status.Queue{one})
-		with.say("payloads: stored %s, at most %s each; of one id %d, %s\n", codecText(one.Codec), sizeText(one.Limits.PayloadBytes), one.Limits.Payloads, sizeText(one.Limits.IDPayload))
+		with.Printf("payloads: stored %s, at most %s each; of one id %d, %s\n", codecText(one.Codec), sizeText(one.Limits.PayloadBytes),
+			one.Limits.Payloads, sizeText(one.Limits.IDPayload))
 	})
 }
 
@@ -69,7 +77,7 @@ func codecText(name string) string {
 	return "in codec " + name
 }
 
-// sizeText writes bytes in the unit in which they are a whole number.
+// sizeText returns a size of n bytes in the largest unit that makes it a whole number.
 func sizeText(n int) string {
 	switch {
 	case n%(1<<20) == 0:
@@ -77,64 +85,58 @@ func sizeText(n int) string {
 	case n%(1<<10) == 0:
 		return fmt.Sprintf("%d KiB", n>>10)
 	}
-	return count(n, "byte")
+	return terminal.CountNoun(n, "byte")
 }
 
 type queuesSwitch struct {
 	oneQueue `embed:""`
 }
 
-// Run pauses the queue or lets it go on, as the command is called.
-func (c *queuesSwitch) Run(with *conversation, ctx *kong.Context) error {
+// Run pauses or resumes the queue, as the command says.
+func (c *queuesSwitch) Run(with *session, ctx *kong.Context) error {
 	path := queuePath(c.Queue, "/"+ctx.Selected().Name)
 	answer, err := with.Post(with.ctx, path, nil)
 	if err != nil {
 		return err
 	}
 	var now web.Paused
-	if err := decode(path, answer, &now); err != nil {
+	if err := decodeAnswer(path, answer, &now); err != nil {
 		return err
 	}
 	switch {
 	case with.asJSON:
-		err = writeJSON(with.out, answer)
+		err = terminal.WriteJSON(with.Out, answer)
 	case !now.Paused:
-		err = with.say("queue %s is resumed; nodes take its jobs again within a second (a sixth of node.ttl, 6s by default)\n", c.Queue)
+		err = with.Printf("queue %s is resumed; nodes take its jobs again within a second (a sixth of node.ttl, 6s by default)\n", c.Queue)
 	case len(now.MayBegin) == 0:
-		err = with.say("queue %s is paused; no node begins a job of it any more\n", c.Queue)
+		err = with.Printf("queue %s is paused; no node begins a job of it any more\n", c.Queue)
 	}
 	if err == nil && len(now.MayBegin) > 0 {
-		return stillMayBegin(c.Queue, now.MayBegin)
+		return status.StillMayBegin(c.Queue, now.MayBegin)
 	}
 	return err
 }
 
-// stillMayBegin says that some instances have not noticed that a queue is paused.
-func stillMayBegin(queueName string, instances []string) error {
-	return fail(exitFailed, "queue %s is paused, but what has not noticed yet may still begin jobs of it, until it does or its lease ends: %s; pause it again to wait for that",
-		queueName, strings.Join(instances, ", "))
-}
-
 type queuesDelete struct {
 	oneQueue `embed:""`
-	Force    bool `help:"With all jobs and the morgue. Without it the queue must be empty."`
-	DryRun   bool `help:"Count what would go, and change nothing."`
+	Force    bool `help:"Delete all jobs and the morgue as well. Without it the queue must be empty."`
+	DryRun   bool `help:"Count what would be deleted, and change nothing."`
 	Yes      bool `short:"y" help:"Do not ask. Needed without a terminal."`
 }
 
-// contents says what a queue holds, or held.
-func contents(d web.Deleted) string {
-	text := fmt.Sprintf("%s and %s in the morgue", count(d.Jobs, "job"), count(d.Morgue, "payload"))
+// contentsText says what a queue holds, or held.
+func contentsText(d web.Deleted) string {
+	text := fmt.Sprintf("%s and %s in the morgue", terminal.CountNoun(d.Jobs, "job"), terminal.CountNoun(d.Morgue, "payload"))
 	if d.Aside > 0 {
-		text += fmt.Sprintf(", and %s that could not be read", count(d.Aside, "record"))
+		text += fmt.Sprintf(", and %s that could not be read", terminal.CountNoun(d.Aside, "record"))
 	}
 	return text
 }
 
 // Run deletes the queue.
-func (c *queuesDelete) Run(with *conversation) error {
+func (c *queuesDelete) Run(with *session) error {
 	ask := !c.Yes && !c.DryRun
-	if ask && !terminal(with.in) {
+	if ask && !terminal.IsTerminal(with.In) {
 		return errNoTerminal
 	}
 	path := queuePath(c.Queue, "/delete")
@@ -144,12 +146,12 @@ func (c *queuesDelete) Run(with *conversation) error {
 		return err
 	}
 	var had web.Deleted
-	if err := decode(path, answer, &had); err != nil {
+	if err := decodeAnswer(path, answer, &had); err != nil {
 		return err
 	}
 	if ask {
 		if !had.NeedsForce && !had.Before {
-			if err := with.sure("Delete queue %s for ever, with %s?", plain(c.Queue), contents(had)); err != nil {
+			if err := with.confirm("Delete queue %s for ever, with %s?", terminal.EscapeText(c.Queue), contentsText(had)); err != nil {
 				return err
 			}
 		}
@@ -157,19 +159,19 @@ func (c *queuesDelete) Run(with *conversation) error {
 		if answer, err = with.Post(with.ctx, path, body); err != nil {
 			return err
 		}
-		if err := decode(path, answer, &had); err != nil {
+		if err := decodeAnswer(path, answer, &had); err != nil {
 			return err
 		}
 	}
 	switch {
 	case with.asJSON:
-		return writeJSON(with.out, answer)
+		return terminal.WriteJSON(with.Out, answer)
 	case had.Before:
-		return with.say("queue %s was deleted before\n", c.Queue)
+		return with.Printf("queue %s was deleted before\n", c.Queue)
 	case c.DryRun && had.NeedsForce:
-		return with.say("queue %s would be refused without --force: it has %s\n", c.Queue, contents(had))
+		return with.Printf("queue %s would be refused without --force: it has %s\n", c.Queue, contentsText(had))
 	case c.DryRun:
-		return with.say("queue %s would be deleted, with %s\n", c.Queue, contents(had))
+		return with.Printf("queue %s would be deleted, with %s\n", c.Queue, contentsText(had))
 	}
-	return with.say("queue %s is deleted, with %s\n", c.Queue, contents(had))
+	return with.Printf("queue %s is deleted, with %s\n", c.Queue, contentsText(had))
 }

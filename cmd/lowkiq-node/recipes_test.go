@@ -12,9 +12,10 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/lowkiq/lowkiq/internal/nodebin"
-	"github.com/lowkiq/lowkiq/internal/redistest"
-	"github.com/lowkiq/lowkiq/internal/tier"
+	"github.com/lowkiq/lowkiq/internal/testing/clitest"
+	"github.com/lowkiq/lowkiq/internal/testing/nodebin"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/tier"
 )
 
 // step is a block of a page: a configuration, with which a node starts, or commands, with what they print.
@@ -72,7 +73,7 @@ func TestPagesRun(t *testing.T) {
 			t.Parallel()
 			var node *walked
 			commands := 0
-			for _, s := range stepsOf(documents(t)[page]) {
+			for _, s := range stepsOf(clitest.Documents(t)[page]) {
 				if s.configuration != "" {
 					node.end()
 					node = walk(t, s.configuration)
@@ -133,7 +134,7 @@ func walk(t *testing.T, configuration string) *walked {
 		_ = w.node.Process.Kill() // unless it has ended
 		<-w.ended
 	})
-	if !eventually(func() bool {
+	if !clitest.Eventually(func() bool {
 		return len(w.ended) > 0 || w.command("lowkiq-node health --ready && lowkiq-node shards | grep -q ' n1 '").Run() == nil
 	}) || len(w.ended) > 0 {
 		_ = w.node.Process.Kill()
@@ -207,7 +208,7 @@ func (w *walked) end() {
 	w.t.Helper()
 	for _, f := range w.follows {
 		var got []byte
-		if !eventually(func() bool {
+		if !clitest.Eventually(func() bool {
 			got, _ = os.ReadFile(f.file)
 			return alike(string(got), f.want)
 		}) {

@@ -8,8 +8,8 @@ import (
 	"github.com/lowkiq/lowkiq/web"
 )
 
-// TestPartsOfRules: a part of a mapping is set beside the others as they were given; what nobody gave goes with what it follows from, and what
-// somebody gave stays, also if it equals that.
+// TestPartsOfRules: a part of a mapping is set beside the others as they were given; what nobody gave goes with what it
+// follows from, and what somebody gave stays, also if it equals that.
 func TestPartsOfRules(t *testing.T) {
 	t.Parallel()
 	burst, most := []string{"burst"}, []string{"most"}
@@ -36,7 +36,7 @@ func TestPartsOfRules(t *testing.T) {
 	} {
 		key := map[byte]string{'l': "limit", 'g': "groups", 'd': "debounce"}[c.name[0]]
 		set := map[string]json.RawMessage{c.name: json.RawMessage(c.value)}
-		err := whole(set, &web.Rules{Rules: []web.Rule{{Key: key, Value: json.RawMessage(c.was), From: "default", Assumed: c.assumed}}})
+		err := completeParts(set, &web.Rules{Rules: []web.Rule{{Key: key, Value: json.RawMessage(c.was), From: "default", Assumed: c.assumed}}})
 		var got, want any
 		if err == nil {
 			err = json.Unmarshal(set[key], &got)
@@ -47,7 +47,7 @@ func TestPartsOfRules(t *testing.T) {
 		}
 	}
 	set := map[string]json.RawMessage{"limit.rate": json.RawMessage(`"5/s"`)}
-	if err := whole(set, &web.Rules{Rules: []web.Rule{{Key: "limit", Value: json.RawMessage("null")}}}); err == nil {
+	if err := completeParts(set, &web.Rules{Rules: []web.Rule{{Key: "limit", Value: json.RawMessage("null")}}}); err == nil {
 		t.Errorf("got %s where the rest is not known, want an error", set)
 	}
 }

@@ -15,9 +15,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/nodebin"
-	"github.com/lowkiq/lowkiq/internal/redistest"
-	"github.com/lowkiq/lowkiq/internal/remote"
+	"github.com/lowkiq/lowkiq/cmd/internal/exit"
+	"github.com/lowkiq/lowkiq/internal/network/remote"
+	"github.com/lowkiq/lowkiq/internal/testing/clitest"
+	"github.com/lowkiq/lowkiq/internal/testing/nodebin"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 )
 
 const stuckNode = `
@@ -49,15 +51,15 @@ func TestSecondInterrupt(t *testing.T) {
 	if _, err := node.PostRaw(t.Context(), "/api/v1/queues/orders/jobs", "application/json", []byte(`{"id":"a"}`)); err != nil {
 		t.Fatal(err)
 	}
-	if !eventually(func() bool { _, err := os.Stat(busy); return err == nil }) {
+	if !clitest.Eventually(func() bool { _, err := os.Stat(busy); return err == nil }) {
 		t.Fatal("the handler was given no batch")
 	}
 	interrupt(t, cmd)
 	says(t, node, "/api/v1/status", `"draining"`)
 	interrupt(t, cmd)
 	cmd.Wait() //nolint:errcheck // the exit code says it
-	if got := cmd.ProcessState.ExitCode(); got != exitInterrupted {
-		t.Errorf("got exit code %d, want %d", got, exitInterrupted)
+	if got := cmd.ProcessState.ExitCode(); got != exit.Interrupted {
+		t.Errorf("got exit code %d, want %d", got, exit.Interrupted)
 	}
 }
 
@@ -73,7 +75,7 @@ func says(t *testing.T, node *remote.Client, path, text string) {
 	t.Helper()
 	var answer []byte
 	var err error
-	if !eventually(func() bool {
+	if !clitest.Eventually(func() bool {
 		answer, err = node.Get(t.Context(), path)
 		return err == nil && strings.Contains(string(answer), text)
 	}) {
@@ -102,8 +104,8 @@ func TestAskingInterrupted(t *testing.T) {
 	defer conn.Close()
 	interrupt(t, cmd)
 	cmd.Wait() //nolint:errcheck // the exit code says it
-	if got := cmd.ProcessState.ExitCode(); got != exitInterrupted || stderr.String() != "lowkiq-node: interrupted\n" {
-		t.Errorf("got exit code %d and %q, want %d and interrupted", got, stderr.String(), exitInterrupted)
+	if got := cmd.ProcessState.ExitCode(); got != exit.Interrupted || stderr.String() != "lowkiq-node: interrupted\n" {
+		t.Errorf("got exit code %d and %q, want %d and interrupted", got, stderr.String(), exit.Interrupted)
 	}
 }
 
@@ -126,7 +128,7 @@ func TestPushInterruptedTwice(t *testing.T) {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
-	giveUp := time.After(patience)
+	giveUp := time.After(clitest.Patience)
 	for {
 		select {
 		case <-ended:

@@ -3,93 +3,28 @@ package main
 import (
 	"fmt"
 	"log/slog"
-	"net/url"
 	"os"
-	"reflect"
-	"strconv"
 	"strings"
 
-	"github.com/alecthomas/kong"
-
-	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/config"
+	"github.com/lowkiq/lowkiq/cmd/internal/config"
+	"github.com/lowkiq/lowkiq/cmd/internal/connect"
 	"github.com/lowkiq/lowkiq/web/auth"
 )
 
-// source are the flags that say where the configuration comes from and override it.
-type source struct {
-	Config  string `short:"c" env:"LOWKIQ_CONFIG" placeholder:"FILE" help:"Configuration file."`
-	Redis   string `key:"redis" placeholder:"URL" help:"Redis: redis://, rediss://, redis+sentinel:// or redis+cluster://. LOWKIQ_REDIS likewise: give a password there or in the file, as ps shows flags to everybody."`
-	Cluster string `key:"cluster" placeholder:"NAME" help:"Name of the cluster; those that share a Redis are kept apart by it. LOWKIQ_CLUSTER likewise."`
-}
-
-// overrides are the flags that were given and set a key of the file, which their tag names.
-func overrides(ctx *kong.Context) (given []config.Override) {
-	for _, flag := range ctx.Flags() {
-		key := flag.Tag.Get("key")
-		if key == "" || !flag.Set {
-			continue
-		}
-		value := reflect.Indirect(flag.Target).Interface()
-		if texts, ok := value.([]string); ok { // as the file would have it
-			quoted := make([]string, len(texts))
-			for i := range texts {
-				quoted[i] = strconv.Quote(texts[i])
-			}
-			value = "[" + strings.Join(quoted, ", ") + "]"
-		}
-		if text := fmt.Sprint(value); text != "" {
-			given = append(given, config.Override{Source: "--" + flag.Name, Key: key, Value: text})
-		}
-	}
-	return given
-}
-
-// load reads the file, the environment and the flags.
-func (s *source) load(ctx *kong.Context) (*config.Config, error) {
-	in := config.Input{Name: "configuration", Env: os.Environ(), Flags: overrides(ctx)}
-	if s.Config != "" {
-		text, err := os.ReadFile(s.Config)
-		if err != nil {
-			return nil, fail(exitUsage, "configuration: %w", err)
-		}
-		in.Name, in.File = s.Config, text
-	}
-	cfg, err := config.Load(in)
-	if err != nil {
-		return nil, err
-	}
-	if hasPassword(s.Redis) {
-		fmt.Fprintln(os.Stderr, "lowkiq-node: warning: every user of this host sees the password of --redis in the list of processes: "+
-			"set LOWKIQ_REDIS, or redis in the file of --config")
-	}
-	return cfg, nil
-}
-
-// hasPassword reports whether a URL holds one, for a server or its sentinels.
-func hasPassword(address string) bool {
-	u, err := url.Parse(address)
-	if err != nil {
-		return false
-	}
-	_, password := u.User.Password()
-	return password || u.Query().Has("sentinel_password")
-}
-
-// warnOfPasswords tells of a configuration file with a password that everybody on the host may
-// read.
-func (s *source) warnOfPasswords(cfg *config.Config, log *slog.Logger) {
-	secret := hasPassword(cfg.Redis) && cfg.InFile("redis")
+// warnOfPasswords logs a warning if the configuration file contains a password and every user of the host may read it.
+func warnOfPasswords(file string, cfg *config.Config, log *slog.Logger) {
+	secret := connect.HasPassword(cfg.Redis) && cfg.InFile("redis")
 	for name, q := range cfg.Queues {
-		secret = secret || hasPassword(q.Handler.HTTP) && cfg.InFile("queues."+name+".handler.http")
+		secret = secret || connect.HasPassword(q.Handler.HTTP) && cfg.InFile("queues."+name+".handler.http")
 	}
 	if secret {
-		warnOfReaders(s.Config, log)
+		warnOfReaders(file, log)
 	}
 }
 
-// nodeTokens reads what callers of the node's API must send: each kind from its file, or
-// from the variable of the file's name without _FILE. LOWKIQ_TOKEN, which commands send,
-// is the admin token of a node for which none is configured.
+// nodeTokens reads the tokens that callers of the node's API must send. Each kind comes from its file, or from the variable
+// with the name of that key without _FILE. LOWKIQ_TOKEN, which commands send, is the admin token of a node without a
+// configured admin token.
 func nodeTokens(cfg *config.Config, getenv func(string) string, log *slog.Logger) (tokens auth.Tokens, err error) {
 	for _, kind := range []struct {
 		key, file string
@@ -103,12 +38,12 @@ func nodeTokens(cfg *config.Config, getenv func(string) string, log *slog.Logger
 		value := getenv(variable)
 		switch {
 		case kind.file != "" && value != "":
-			return tokens, cfg.Fault(kind.key, fmt.Errorf("%s is set as well: want one of them", variable))
+			return tokens, cfg.ErrorAt(kind.key, fmt.Errorf("%s is set as well; set only one of them", variable))
 		case value != "":
 			*kind.into = []string{value}
 		case kind.file != "":
 			if *kind.into, err = readTokens(kind.file); err != nil {
-				return tokens, cfg.Fault(kind.key, err)
+				return tokens, cfg.ErrorAt(kind.key, err)
 			}
 			warnOfReaders(kind.file, log)
 		}
@@ -117,12 +52,12 @@ func nodeTokens(cfg *config.Config, getenv func(string) string, log *slog.Logger
 		tokens.Admin = []string{token}
 	}
 	if err := tokens.Validate(); err != nil {
-		return tokens, cfg.Fault("node", err)
+		return tokens, cfg.ErrorAt("node", err)
 	}
 	return tokens, nil
 }
 
-// readTokens reads one token, or two while they are rotated: the new one first.
+// readTokens reads a token, or two during a rotation, the new token first.
 func readTokens(file string) (tokens []string, err error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -137,12 +72,12 @@ func readTokens(file string) (tokens []string, err error) {
 	case len(tokens) == 0:
 		return nil, fmt.Errorf("%s is empty", file)
 	case len(tokens) > 2:
-		return nil, fmt.Errorf("%s has %d lines, want one token, or two while they are rotated, the new one first", file, len(tokens))
+		return nil, fmt.Errorf("%s has %d lines; it must have one token, or two during a rotation, the new one first", file, len(tokens))
 	}
 	return tokens, nil
 }
 
-// commandToken is what a command sends: the newest of a file, else LOWKIQ_TOKEN.
+// commandToken returns the token that a command sends: the newest token of the file, or LOWKIQ_TOKEN without a file.
 func commandToken(file string) (string, error) {
 	if file == "" {
 		return os.Getenv("LOWKIQ_TOKEN"), nil
@@ -154,8 +89,8 @@ func commandToken(file string) (string, error) {
 	return tokens[0], nil
 }
 
-// warnOfReaders tells of a secret that everybody on the host may read. It does not
-// refuse: container runtimes mount secrets so.
+// warnOfReaders logs a warning if every user of the host may read a secret. It refuses nothing, because container runtimes
+// mount secrets in this way.
 func warnOfReaders(file string, log *slog.Logger) {
 	if file == "" {
 		return
@@ -164,7 +99,11 @@ func warnOfReaders(file string, log *slog.Logger) {
 	if err != nil {
 		return
 	}
-	if mode := info.Mode().Perm(); mode&0o004 != 0 {
+	mode := info.Mode().Perm()
+	if mode&0o022 != 0 {
+		log.Warn("users other than its owner may write a secret and so choose it: chmod go-w it", "file", file, "mode", mode.String())
+	}
+	if mode&0o004 != 0 && !mountedForUs(file, info) {
 		log.Warn("every user of this host may read a secret: chmod o-r it", "file", file, "mode", mode.String())
 	}
 }

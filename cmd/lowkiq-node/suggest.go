@@ -7,26 +7,26 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"github.com/lowkiq/lowkiq/internal/near"
+	"github.com/lowkiq/lowkiq/internal/text/suggest"
 )
 
-// suggested makes an error of parsing say what would be right.
-func suggested(app *kong.Application, args []string, err error) error {
+// suggestFix adds to a parse error what would be right.
+func suggestFix(app *kong.Application, args []string, err error) error {
 	var at *kong.ParseError
 	if missing, found := strings.CutPrefix(err.Error(), `expected "<`); found && errors.As(err, &at) && at.Context.Selected() != nil {
-		return lacking(at.Context.Selected(), "<"+strings.TrimSuffix(missing, `"`))
+		return describeMissing(at.Context.Selected(), "<"+strings.TrimSuffix(missing, `"`))
 	}
-	if text := strings.Replace(err.Error(), ` must be one of "",`, " must be one of ", 1); text != err.Error() { // "" stands for no flag
+	if text := strings.Replace(err.Error(), ` must be one of "",`, " must be one of ", 1); text != err.Error() { // "" means that the flag is not given
 		return errors.New(text)
 	}
 	if strings.Contains(err.Error(), "did you mean") || !strings.HasPrefix(err.Error(), "un") { // unexpected argument, unknown flag
 		return err
 	}
-	return nearby(app, args, err)
+	return suggestCommand(app, args, err)
 }
 
-// lacking says which arguments a command lacks, what they are, and how it is called.
-func lacking(command *kong.Node, missing string) error {
+// describeMissing returns the error of a command without its arguments. It describes them and shows an example.
+func describeMissing(command *kong.Node, missing string) error {
 	var words []string
 	for _, arg := range command.Positional {
 		if strings.Contains(missing, arg.Summary()) {
@@ -43,9 +43,9 @@ func lacking(command *kong.Node, missing string) error {
 	return errors.New(text)
 }
 
-// nearby adds the nearest command to an error where kong has none: below a
-// command that means its list when none is named, as in "queues paus orders".
-func nearby(app *kong.Application, args []string, err error) error {
+// suggestCommand adds the nearest command to an error where kong adds none. That is below a command that lists without a
+// subcommand, as in "queues paus orders".
+func suggestCommand(app *kong.Application, args []string, err error) error {
 	node := app.Node
 	for _, word := range args {
 		next := childOf(node, word)
@@ -54,7 +54,7 @@ func nearby(app *kong.Application, args []string, err error) error {
 			continue
 		}
 		names := childrenOf(node)
-		if meant := near.Name(word, names, min(3, len(word))); meant != "" {
+		if meant := suggest.NearestName(word, names, min(3, len(word))); meant != "" {
 			return fmt.Errorf("%w, did you mean %q?", err, meant)
 		}
 		if node != app.Node && len(names) > 0 && !strings.HasPrefix(word, "-") {

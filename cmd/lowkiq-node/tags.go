@@ -11,16 +11,16 @@ import (
 
 type tagsCommand struct {
 	oneQueue `embed:""`
-	State    string `enum:",morgue" default:"" help:"morgue: the tags of buried jobs. Default: those of all others."`
+	State    string `enum:",morgue" default:"" help:"morgue: tags of buried jobs. Default: tags of all other jobs."`
 }
 
-// Run counts tags, part after part.
-func (c *tagsCommand) Run(with *conversation) error {
+// Run counts tags, part by part.
+func (c *tagsCommand) Run(with *session) error {
 	all, counts := web.Tags{Tags: []web.TagCount{}}, map[string]web.TagCount{}
 	query := url.Values{"state": {c.State}}
 	for {
 		var part web.Tags
-		if err := with.fetch(queuePath(c.Queue, "/tags?"+query.Encode()), &part); err != nil {
+		if err := with.fetchJSON(queuePath(c.Queue, "/tags?"+query.Encode()), &part); err != nil {
 			return err
 		}
 		for _, t := range part.Tags {
@@ -37,12 +37,12 @@ func (c *tagsCommand) Run(with *conversation) error {
 		all.Tags = append(all.Tags, sum)
 	}
 	slices.SortFunc(all.Tags, func(x, y web.TagCount) int { return cmp.Or(y.Jobs-x.Jobs, strings.Compare(x.Tag, y.Tag)) })
-	return with.print(all, func() {
-		with.table("TAG JOBS PAYLOADS", func(row func(string, ...any)) {
+	return with.printValue(all, func() {
+		with.PrintTable("TAG JOBS PAYLOADS", func(row func(string, ...any)) {
 			for _, t := range all.Tags {
-				row("%s\t%d\t%d", short(t.Tag, 80), t.Jobs, t.Payloads)
+				row("%s\t%d\t%d", shortLine(t.Tag, 80), t.Jobs, t.Payloads)
 			}
 		})
-		with.say("%d looked at\n", all.Examined)
+		with.Printf("%d jobs read\n", all.Examined)
 	})
 }

@@ -55,6 +55,8 @@ func TestAlertsFire(t *testing.T) {
 	}{
 		{"LowkiqQueueLag", two("lowkiq_queue_lag_seconds", queue, "70x160", "0x160"), true},
 		{"LowkiqQueueLag", two("lowkiq_queue_lag_seconds", queue, "40x160", "40x160"), false},
+		{"LowkiqQueueLag", one("lowkiq_queue_lag_seconds", queue, "0x136 0+15x20"), true},  // an endpoint has been busy for five minutes
+		{"LowkiqQueueLag", one("lowkiq_queue_lag_seconds", queue, "0x146 0+15x10"), false}, // for two and a half
 		{"LowkiqMorgueGrows", two("lowkiq_morgue_payloads", queue, "5x500 8x300", "0x800"), true},
 		{"LowkiqMorgueGrows", two("lowkiq_morgue_payloads", queue, "5x500 0x300", "0x500 5x300"), false}, // the shard moved
 		{"LowkiqMorgueGrows", one("lowkiq_morgue_payloads", queue, "_x500 0x20 3x280"), true},            // a queue of half an hour
@@ -99,6 +101,8 @@ func TestAlertsFire(t *testing.T) {
 		{"LowkiqHandlerNotReady", one("lowkiq_handler_ready", queue, "1x160"), false},
 		{"LowkiqRedeliveries", one("lowkiq_jobs_redelivered_total", queue, "0x100 150x60"), true},
 		{"LowkiqRedeliveries", one("lowkiq_jobs_redelivered_total", queue, "0x100 50x60"), false},
+		{"LowkiqLogDropped", two("lowkiq_log_dropped_lines_total", "", "0x140 3x20", "0x160"), true},
+		{"LowkiqLogDropped", two("lowkiq_log_dropped_lines_total", "", "3x160", "0x160"), false},
 	} {
 		at := 39 * time.Minute
 		if c.alert == "LowkiqMorgueGrows" {

@@ -280,7 +280,7 @@ func TestCeiling(t *testing.T) {
 		t.Errorf("got at most %d nodes, want %d: shards / concurrency", scaled.MaxReplicaCount, want)
 	}
 	trigger := scaled.Triggers[0]
-	for _, fault := range faults(trigger.Metadata["query"], exported(t)) {
+	for _, fault := range faults(trigger.Metadata["query"], exported()) {
 		t.Error(fault)
 	}
 	if trigger.Type != "prometheus" || trigger.MetricType != autoscalingv2.ValueMetricType {

@@ -52,7 +52,7 @@ func selectorFaults(selector *parser.VectorSelector, known map[string][]string) 
 }
 
 func TestFaultsAreFound(t *testing.T) {
-	known := exported(t)
+	known := exported()
 	for query, good := range map[string]bool{
 		`max by (cluster, queue) (lowkiq_queue_lag_seconds) > 60`:                     true,
 		`sum by (state) (lowkiq_queue_jobs{state="ready"})`:                           true,

@@ -65,7 +65,7 @@ func ruleFaults(rule rulefmt.Rule, known map[string][]string, anchors []string) 
 func TestRules(t *testing.T) {
 	operations := anchors(read(t, "..", "..", "docs", "operations.md"))
 	for _, rule := range rules(t) {
-		for _, fault := range ruleFaults(rule, exported(t), operations) {
+		for _, fault := range ruleFaults(rule, exported(), operations) {
 			t.Errorf("%s: %s", rule.Alert, fault)
 		}
 		if want := strings.ToLower(rule.Alert); !strings.HasSuffix(rule.Annotations["runbook_url"], "#"+want) {
@@ -77,7 +77,7 @@ func TestRules(t *testing.T) {
 func TestRuleFaultsAreFound(t *testing.T) {
 	good := rules(t)[0]
 	operations := []string{strings.ToLower(good.Alert)}
-	if found := ruleFaults(good, exported(t), operations); len(found) > 0 {
+	if found := ruleFaults(good, exported(), operations); len(found) > 0 {
 		t.Fatalf("%s: got %q, want nothing", good.Alert, found)
 	}
 	for name, spoil := range map[string]func(*rulefmt.Rule){
@@ -88,7 +88,7 @@ func TestRuleFaultsAreFound(t *testing.T) {
 	} {
 		bad := rules(t)[0]
 		spoil(&bad)
-		if len(ruleFaults(bad, exported(t), operations)) == 0 {
+		if len(ruleFaults(bad, exported(), operations)) == 0 {
 			t.Errorf("%s: a bad rule counts as good", name)
 		}
 	}

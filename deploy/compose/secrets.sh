@@ -1,11 +1,11 @@
 #!/bin/sh
-# Makes what the nodes of compose.yml know each other and their callers by, with openssl: tokens, the key of
-# gossip, and a certificate for a year. What is there already stays; to replace it, remove the directory.
+# Makes the secrets of the nodes of compose.yml with openssl: tokens, the gossip key, and a certificate for a year.
+# Existing secrets stay. To replace them, remove the directory.
 #
 #     ./secrets.sh [DIRECTORY]      default: secrets, beside this file
 #
-# node/ is for the nodes, scrape/ for Prometheus: it may read figures and nothing else. The directory is closed to other
-# users of this host; the files in it are open, as containers read them under users of their own.
+# node/ is for the nodes. scrape/ is for Prometheus, which may read metrics and nothing else. Other users of this host
+# cannot open the directory. The files in it are readable, because containers read them under users of their own.
 set -eu
 dir=${1:-$(dirname "$0")/secrets}
 mkdir -p "$dir"
@@ -21,7 +21,7 @@ openssl rand -hex 32 > token
 openssl rand -hex 32 > read-token
 openssl rand -base64 32 > gossip-key
 
-# The key of the authority is not kept: it signs this one certificate. peer_name in node.yaml is its first name.
+# The authority's key signs only this certificate and is not kept. The certificate's first name is peer_name in node.yaml.
 printf '%s\n' '[req]' 'distinguished_name=dn' 'x509_extensions=ca' '[dn]' '[ca]' 'basicConstraints=critical,CA:TRUE' 'keyUsage=critical,keyCertSign' \
 	'[node]' 'basicConstraints=critical,CA:FALSE' 'extendedKeyUsage=serverAuth,clientAuth' \
 	'subjectAltName=DNS:lowkiq-node.internal,DNS:localhost,DNS:node,IP:127.0.0.1' > openssl.cnf
@@ -35,7 +35,7 @@ openssl x509 -req -in tls.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 365
 chmod 644 token read-token gossip-key ca.crt tls.key tls.crt
 cp -p ca.crt read-token ../scrape/
 mv token read-token gossip-key ca.crt tls.key ../node/
-mv tls.crt ../node/ # last: then all is there
+mv tls.crt ../node/ # last, so that a complete set has it
 cd ..
 rm -rf new
 echo "secrets are in $dir"

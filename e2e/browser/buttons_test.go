@@ -15,7 +15,7 @@ import (
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 
-	"github.com/lowkiq/lowkiq/internal/tier"
+	"github.com/lowkiq/lowkiq/internal/testing/tier"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
 )
@@ -309,11 +309,11 @@ func (b *tab) pressDrain(w *world) {
 		b.t.Errorf("the confirmation asks %q, want %d shards in it", title, before)
 	}
 	b.click("Drain")
-	b.says("gives its shards away")
+	b.says("to give its shards away")
 	await(b.t, "n1 is empty", patience, func() bool { return owned("n1") == 0 })
 	b.opensWith(w.url("n1")+"/nodes", `document.querySelector("main").innerText.includes("Undo drain")`)
 	b.click("Undo drain")
 	b.click("Undo drain")
-	b.says("may own shards again")
+	b.says("may own some again")
 	await(b.t, "n1 has shards again", patience, func() bool { return owned("n1") > 0 })
 }

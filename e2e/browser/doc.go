@@ -1,12 +1,9 @@
-// Package browser asks one question: does the dashboard do in a real browser what it
-// promises? It consists of tests, and is a module of its own so that the driver of the
-// browser is no dependency of lowkiq.
+// Package browser tests whether the dashboard keeps its promises in a real browser. It is a module of its own, so that
+// lowkiq does not depend on the driver of the browser.
 //
-// Everything is real: a redis-server, three nodes of the built binary, a headless
-// Chromium. Without a Chromium on PATH the tests are skipped; scripts/chromium.sh, which
-// "make test" runs before them, installs one or says so.
+// Everything is real: a redis-server, three nodes of the built binary, a headless Chromium. Without a Chromium on PATH the
+// tests are skipped. "make test-all" first runs scripts/chromium.sh, which installs a Chromium or says why not.
 //
-// axe.js looks at a page as assistive technology and tired eyes do; a page that breaks
-// each of its rules on purpose shows that it would tell. Screenshots of every page, at
-// two widths and in both schemes, are left in artifacts/.
+// axe.js checks a page for assistive technology and for readability. A page that breaks each of its rules on purpose shows
+// that it finds faults. Screenshots of every page, in two widths and two color schemes, are left in artifacts/.
 package browser

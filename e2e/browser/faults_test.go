@@ -80,7 +80,8 @@ func (e *faultLog) issue(i audits.EventIssueAdded) {
 	case details.ContentSecurityPolicyIssueDetails != nil:
 		d := details.ContentSecurityPolicyIssueDetails
 		e.fault("the policy forbids %s %s %s", d.ViolatedDirective, d.BlockedURL, d.ContentSecurityPolicyViolationType)
-	case details.PerformanceIssueDetails != nil, details.GenericIssueDetails != nil && details.GenericIssueDetails.ErrorType == "NavigationEntryMarkedSkippable":
+	case details.PerformanceIssueDetails != nil, details.GenericIssueDetails != nil &&
+		details.GenericIssueDetails.ErrorType == "NavigationEntryMarkedSkippable":
 		// Of forms that are sent by a script without a click: the tests' doing.
 	case details.GenericIssueDetails != nil:
 		e.fault("issue: %s", details.GenericIssueDetails.ErrorType)

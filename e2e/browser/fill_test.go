@@ -12,9 +12,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/queue"
-	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/queue/changes"
-	"github.com/lowkiq/lowkiq/queue/days"
 	"github.com/lowkiq/lowkiq/queue/recurring"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
@@ -76,7 +74,8 @@ func (w *world) fill() {
 		w.t.Fatal(err)
 	}
 	// A person has changed rules, which is no markup.
-	change := rules.Change{If: -1, For: time.Hour, Why: "a sale of </td><b>everything</b>", By: changes.Who{Role: "admin", Name: hostile[0], Claimed: true, Address: "10.0.0.9:41000"},
+	change := rules.Change{If: -1, For: time.Hour, Why: "a sale of </td><b>everything</b>",
+		By:  changes.Who{Role: "admin", Name: hostile[0], Claimed: true, Address: "10.0.0.9:41000"},
 		Set: map[string]json.RawMessage{"retry_in": json.RawMessage(`["10m","20m"]`), "prefetch": json.RawMessage("50"), "tracked": json.RawMessage(`["slow-1"]`)}}
 	if _, err := rules.In(w.client.DB()).Change(context.Background(), "orders", change); err != nil {
 		w.t.Fatal(err)
@@ -113,14 +112,11 @@ func (w *world) workedForWeeks() {
 	}
 	for ago := range 60 {
 		done := uint64(1_000_000 + 400_000*(ago*ago%7))
-		text, err := json.Marshal(days.Figures{Processed: done, Failed: done / uint64(5+ago%9), Retried: done / 20, Buried: uint64(ago % 3),
-			Run:  days.Durations{Histogram: browse.Histogram{Counts: map[int]uint64{-60: done / 2, -40: done / 3, 10: 17}, Sum: float64(done) / 90}, Squares: float64(done) / 900},
-			Wait: days.Durations{Histogram: browse.Histogram{Counts: map[int]uint64{-30: done, 40: 9}, Sum: float64(done) / 10}, Squares: float64(done) / 50}})
-		if err != nil {
-			w.t.Fatal(err)
-		}
 		key := w.client.DB().Keys.Day("orders", now.UTC().AddDate(0, 0, -ago).Format("2006-01-02"))
-		if _, err := w.client.DB().Do(context.Background(), "days", "HSET", key, "then", string(text)); err != nil {
+		counts := []any{"HSET", key, "processed", done, "failed", done / uint64(5+ago%9), "retried", done / 20, "buried", ago % 3,
+			"run:-60", done / 2, "run:-40", done / 3, "run:10", 17, "run:sum", float64(done) / 90, "run:squares", float64(done) / 900,
+			"wait:-30", done, "wait:40", 9, "wait:sum", float64(done) / 10, "wait:squares", float64(done) / 50}
+		if _, err := w.client.DB().Do(context.Background(), "days", counts...); err != nil {
 			w.t.Fatal(err)
 		}
 	}

@@ -11,10 +11,11 @@ import (
 
 // figure is the number of ready jobs that the overview shows of a queue.
 func figure(name string) string {
-	return fmt.Sprintf(`[...document.querySelectorAll("main tbody tr")].find((r) => r.cells[0].innerText.trim().startsWith(%q)).cells[2].innerText.trim()`, name)
+	return fmt.Sprintf(`[...document.querySelectorAll("main tbody tr")].find((r) => r.cells[0].innerText.trim().startsWith(%q))?.cells[2].innerText.trim()`, name)
 }
 
-// TestJobStaysLive: the page of a job shows what becomes of it, without being loaded again, and nothing moves while somebody types.
+// TestJobStaysLive: the page of a job shows what becomes of it, without being loaded again, and nothing moves while somebody
+// types.
 func TestJobStaysLive(t *testing.T) {
 	t.Parallel()
 	browser := chromium(t)

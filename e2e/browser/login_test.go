@@ -40,7 +40,8 @@ func (w *world) withToken(name string) {
 			w.t.Fatal(err)
 		}
 	}
-	w.nodes[name] = launch(w.t, name, binary(w.t), "run", "--config", config, "--name", name, "--http", net.JoinHostPort(beyond(), "0"), "--bind", "127.0.0.1:0")
+	w.nodes[name] = launch(w.t, name, binary(w.t), "run", "--config", config, "--name", name, "--http", net.JoinHostPort(beyond(), "0"),
+		"--bind", "127.0.0.1:0")
 	await(w.t, "node "+name+" is ready", patience, func() bool { return ready(w.url(name)) })
 }
 
@@ -81,7 +82,7 @@ func TestLogin(t *testing.T) {
 			b.logIn(adminToken)
 			b.sees("the page that was asked for", `location.pathname === "/queues/idle/jobs" && location.search === "?state=scheduled"`)
 			b.sees("no token in sight", fmt.Sprintf("!document.documentElement.outerHTML.includes(%q) && !document.cookie", adminToken))
-			eval[bool](b, `(document.querySelector("form[action='/logout']").requestSubmit(), true)`)
+			eval[bool](b, `(document.querySelector("form[action='./logout']").requestSubmit(), true)`)
 			b.sees("the form again", form)
 			b.open(node + "/nodes")
 			b.sees("the form after the log-out", form)
@@ -90,4 +91,14 @@ func TestLogin(t *testing.T) {
 			}
 		})
 	}
+}
+
+// listen opens a port at an address of [beyond].
+func listen(t testing.TB) net.Listener {
+	t.Helper()
+	l, err := net.Listen("tcp", net.JoinHostPort(beyond(), "0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
 }

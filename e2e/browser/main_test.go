@@ -11,7 +11,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/lowkiq/lowkiq/internal/nodebin"
+	"github.com/lowkiq/lowkiq/internal/testing/nodebin"
 )
 
 // built is lowkiq-node for all tests. TestMain removes it.

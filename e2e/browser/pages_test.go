@@ -40,8 +40,8 @@ func pages() []page {
 		{name: "jobs", path: "/queues/orders/jobs", want: "later"},
 		{name: "jobs-scheduled", path: "/queues/orders/jobs?state=scheduled", want: "later"},
 		{name: "jobs-search", path: query("/queues/orders/jobs", "q", `error:"connection refused"`), want: "bad-"},
-		{name: "jobs-search-none", path: query("/queues/orders/jobs", "q", "tag:nobody nowhere"), want: "No job says so"},
-		{name: "jobs-search-refused", path: query("/queues/orders/jobs", "q", strings.Repeat("much-too-long", 20)), want: "want at most 200"},
+		{name: "jobs-search-none", path: query("/queues/orders/jobs", "q", "tag:nobody nowhere"), want: "No job matches"},
+		{name: "jobs-search-refused", path: query("/queues/orders/jobs", "q", strings.Repeat("much-too-long", 20)), want: "at most 200 are allowed"},
 		{name: "jobs-search-part", path: query("/queues/orphan/jobs", "q", "ok-", "limit", "25"), want: "Go on"},
 		{name: "morgue-search", path: query("/queues/mail/morgue", "q", `bad error:"connection refused"`), want: "looked through"},
 		{name: "jobs-retry", path: "/queues/orders/jobs?state=retry", want: "bad-"},
@@ -62,8 +62,8 @@ func pages() []page {
 		{name: "rules-orphan", path: "/queues/orphan/rules", want: "does not handle"},
 		{name: "days", path: "/queues/orders/days", want: "Attempts of jobs"},
 		{name: "days-92", path: "/queues/orders/days?days=92", want: "Attempts of jobs"},
-		{name: "days-none", path: "/queues/idle/days", want: "Nothing was counted"},
-		{name: "events", path: "/watch", want: "What happens"},
+		{name: "days-none", path: "/queues/idle/days", want: "No process counted anything"},
+		{name: "events", path: "/watch", want: "Events while"},
 		{name: "changes", path: "/changes", want: "a sale of"},
 		{name: "recurring", path: "/recurring", want: "nightly"},
 		{name: "recurring-one", path: "/recurring/nightly", want: "Europe/Berlin"},
@@ -83,7 +83,8 @@ func pages() []page {
 		{name: "nowhere", path: "/nowhere", want: "nowhere", fail: true},
 		{name: "nowhere-queue", path: "/queues/nobody", want: "nobody", fail: true},
 	}
-	for _, one := range []string{"", "/jobs", "/jobs?q=later", "/jobs?by=id", "/in-flight", "/blocked", "/morgue", "/errors", "/runs", "/days", "/rules"} {
+	for _, one := range []string{"", "/jobs", "/jobs?q=later", "/jobs?by=id", "/in-flight", "/blocked", "/morgue", "/errors", "/runs",
+		"/days", "/rules"} {
 		name := "long" + strings.NewReplacer("/", "-", "?", "-", "=", "-").Replace(one)
 		list = append(list, page{name: name, path: "/queues/" + longest + one, want: longest[:20]})
 	}

@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/judge"
-	"github.com/lowkiq/lowkiq/internal/stream"
-	"github.com/lowkiq/lowkiq/internal/tier"
+	"github.com/lowkiq/lowkiq/internal/testing/tier"
+	"github.com/lowkiq/lowkiq/lab/demodata"
+	"github.com/lowkiq/lowkiq/lab/judge"
 )
 
 const (
@@ -124,7 +124,7 @@ func (s *stack) judge() {
 	s.t.Helper()
 	file := s.file(s.containers("worker")[0], "/history")
 	var pushed []judge.Pushed
-	for e := range stream.Events() {
+	for e := range demodata.Events() {
 		pushed = append(pushed, judge.PushedOf("history", lowkiq.Push{ID: e.ID, Score: &e.Score, Payload: e.Payload}, 0))
 	}
 	// What was in flight on a node that died or was cut off is handled again.
@@ -136,7 +136,7 @@ func (s *stack) judge() {
 	if !verdict.OK() {
 		s.t.Error("promises were broken")
 	}
-	if verdict.Distinct != stream.Count {
-		s.t.Errorf("got %d events handled, want %d", verdict.Distinct, stream.Count)
+	if verdict.Distinct != demodata.Count {
+		s.t.Errorf("got %d events handled, want %d", verdict.Distinct, demodata.Count)
 	}
 }

@@ -1,6 +1,5 @@
-// Package compose answers: does the sample deployment keep its promises in containers?
-// Its test starts deploy/compose on the Docker engine that answers, without Prometheus
-// and Grafana, scales it, kills a container, cuts one off, and lets package judge
-// judge what was handled. The images are built from what is installed, as an engine
-// without a registry can do. Without an engine the test skips and says so.
+// Package compose tests whether the sample deployment keeps its promises in containers. Its test starts deploy/compose,
+// without Prometheus and Grafana, on the Docker engine that answers. It scales the deployment, kills a container and cuts
+// another off. Package judge judges the history. The images are built from the installed files, which an engine without a
+// registry can do. Without an engine the test is skipped with a message.
 package compose

@@ -19,8 +19,8 @@ which comes back with the id's next job if the queue has the key "state" (see ..
 
     {"ok": true, "answers": {"a": {"result": 3, "state": {"count": 3}}}}
 
-429 or 503 with Retry-After puts the batch back without spending a retry: say so when
-you are busy. With Lowkiq-Limit: acme: nothing of that group begins meanwhile. Any other response is a failure, and the batch is retried later.
+429 or 503 puts the batch back without spending a retry, for as long as Retry-After says: answer
+so when you are busy. With Lowkiq-Limit: acme: nothing of that group begins meanwhile. Any other response is a failure, and the batch is retried later.
 
 A batch may arrive twice (at least once), and a request that the node gave up may
 still be at work here when the next one comes. So compare the fence: it only grows,

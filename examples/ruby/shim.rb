@@ -5,7 +5,7 @@
 #     LowkiqShim.install(queues: { 'OrdersWorker' => 'orders' }, payload: :marshal)
 #
 # queues has the new queue of each queue_name of Ruby's, which is the worker's name unless it is set. Other workers push as
-# before. payload is that of `lowkiq-node migrate`: :marshal keeps what Lowkiq.dump_payload makes, :json takes plain data only.
+# before. payload is that of `lowkiq-migrate`: :marshal keeps what Lowkiq.dump_payload makes, :json takes plain data only.
 #
 # LOWKIQ_URL is the address of a node, or of several with commas between. LOWKIQ_TOKEN, or the file LOWKIQ_TOKEN_FILE, has its
 # token; LOWKIQ_CA, LOWKIQ_CERT and LOWKIQ_KEY are files for https. While no node answers, a push is repeated for 10 seconds

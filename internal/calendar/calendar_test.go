@@ -274,13 +274,13 @@ func plain(s Schedule, from time.Time, days int) []time.Time {
 			seen[text] = t
 		}
 		asUTC, _ := time.Parse(form, text)
-		if s.cron.everyHour() && s.cron.matches(asUTC) && s.cron.minute&(1<<wall.Minute()) != 0 {
+		if s.cron.everyHour() && s.cron.matchesDay(asUTC) && s.cron.minute&(1<<wall.Minute()) != 0 {
 			ticks = append(ticks, t)
 		}
 	}
 	first := from.Add(-24 * time.Hour).In(s.zone)
 	for wall := time.Date(first.Year(), first.Month(), first.Day(), 0, 0, 0, 0, time.UTC); !s.cron.everyHour() && wall.Before(to.Add(48*time.Hour)); wall = wall.Add(time.Minute) {
-		if !s.cron.matches(wall) || s.cron.minute&(1<<wall.Minute()) == 0 || s.cron.hour&(1<<wall.Hour()) == 0 {
+		if !s.cron.matchesDay(wall) || s.cron.minute&(1<<wall.Minute()) == 0 || s.cron.hour&(1<<wall.Hour()) == 0 {
 			continue
 		}
 		t, ok := seen[wall.Format(form)]

@@ -10,20 +10,20 @@ import (
 	"time"
 )
 
-// expression is a cron expression: of each field the values that it has, as bits.
+// expression is a cron expression. Each field is a set of values, as bits.
 type expression struct {
 	text                              string
 	minute, hour, day, month, weekday uint64
-	// anyDay: a day must match both day and weekday, as one of the fields begins with a star.
-	// Otherwise one of them is enough, which is what cron has always done.
+	// anyDay is true if the day or the weekday begins with a star. Then a date must match both.
+	// Otherwise a match of the day or of the weekday is enough, as in every cron.
 	anyDay bool
 }
 
-// field is what one of the five may hold.
+// field describes one of the five fields.
 type field struct {
 	name     string
 	min, max int
-	names    []string // of the values from min on
+	names    []string // names of the values, beginning with min
 }
 
 var fields = [5]field{
@@ -34,7 +34,7 @@ var fields = [5]field{
 	{"day of the week", 0, 7, []string{"SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"}},
 }
 
-// shorthands are expressions with a name.
+// shorthands are the expressions that have a name.
 var shorthands = map[string]string{
 	"@yearly": "0 0 1 1 *", "@annually": "0 0 1 1 *", "@monthly": "0 0 1 * *", "@weekly": "0 0 * * 0",
 	"@daily": "0 0 * * *", "@midnight": "0 0 * * *", "@hourly": "0 * * * *",
@@ -42,12 +42,12 @@ var shorthands = map[string]string{
 
 const cronForm = `want minute, hour, day of the month, month and day of the week, as in "0 6 * * 1-5"`
 
-// maxCron is the length of the longest expression, bytes.
+// maxCron is the largest number of bytes in an expression.
 const maxCron = 1000
 
-// parse reads an expression. Its errors name the field, the character at which it is wrong (from 1),
-// and what would be right.
-func parse(text string) (*expression, error) {
+// parseExpression reads an expression. Its errors name the field, the position of the wrong character
+// (from 1), and the values that it may have.
+func parseExpression(text string) (*expression, error) {
 	if len(text) > maxCron {
 		return nil, fmt.Errorf("cron expression of %d bytes: at most %d are allowed", len(text), maxCron)
 	}
@@ -84,7 +84,7 @@ func parse(text string) (*expression, error) {
 		if end := strings.IndexAny(word, " \t"); end >= 0 {
 			word = word[:end]
 		}
-		set, at, err := fields[n].parse(word)
+		set, at, err := fields[n].parseField(word)
 		if err != nil {
 			return nil, fail(begin+at, "%s: %v", fields[n].name, err)
 		}
@@ -95,16 +95,17 @@ func parse(text string) (*expression, error) {
 	if e.weekday&(1<<7) != 0 {
 		e.weekday = e.weekday&^(1<<7) | 1
 	}
-	if e.next(0) == never {
-		return nil, fmt.Errorf("cron %q never comes: no %s has a day %s", text, months(e.month), list(e.day))
+	if e.nextMatch(0) == never {
+		return nil, fmt.Errorf("cron %q never comes: no %s has a day %s", text, monthNames(e.month), listValues(e.day))
 	}
 	return e, nil
 }
 
-// parse reads a field: a list of values, ranges and steps. at is where in the word an error is.
-func (f *field) parse(word string) (set uint64, at int, err error) {
+// parseField reads a field, which is a list of values, ranges and steps. at is the place of an error in
+// the word.
+func (f *field) parseField(word string) (set uint64, at int, err error) {
 	for item := range strings.SplitSeq(word, ",") {
-		bits, off, err := f.item(item)
+		bits, off, err := f.parseItem(item)
 		if err != nil {
 			return 0, at + off, err
 		}
@@ -114,28 +115,29 @@ func (f *field) parse(word string) (set uint64, at int, err error) {
 	return set, 0, nil
 }
 
-func (f *field) item(item string) (set uint64, at int, err error) {
+// parseItem reads a value or a range, with or without a step.
+func (f *field) parseItem(item string) (set uint64, at int, err error) {
 	span, stepText, stepped := strings.Cut(item, "/")
 	step := 1
 	if stepped {
 		at = len(span) + 1
-		if step, err = number(stepText); err != nil || step < 1 || step > f.max-f.min {
+		if step, err = parseNumber(stepText); err != nil || step < 1 || step > f.max-f.min {
 			return 0, at, fmt.Errorf("step %q, want a number from 1 to %d", stepText, f.max-f.min)
 		}
 	}
 	first, last := f.min, f.max
 	if f.max == 7 {
-		last = 6 // 7 is another name of Sunday
+		last = 6 // 7 is another number for Sunday
 	}
 	if span != "*" {
 		from, to, ranged := strings.Cut(span, "-")
-		if first, err = f.value(from); err != nil {
+		if first, err = f.parseValue(from); err != nil {
 			return 0, 0, err
 		}
 		switch {
 		case ranged:
 			at = len(from) + 1
-			if last, err = f.value(to); err != nil {
+			if last, err = f.parseValue(to); err != nil {
 				return 0, at, err
 			}
 			if f.max == 7 && last == 0 && first > 0 {
@@ -154,12 +156,12 @@ func (f *field) item(item string) (set uint64, at int, err error) {
 	return set, 0, nil
 }
 
-// value is a number or a name of the field.
-func (f *field) value(text string) (int, error) {
+// parseValue reads a number or a name of the field.
+func (f *field) parseValue(text string) (int, error) {
 	if i := slices.Index(f.names, strings.ToUpper(text)); i >= 0 {
 		return f.min + i, nil
 	}
-	n, err := number(text)
+	n, err := parseNumber(text)
 	if err != nil || n < f.min || n > f.max {
 		if len(f.names) > 0 {
 			return 0, fmt.Errorf("%q, want %d to %d, or %s to %s", text, f.min, f.max, f.names[0], f.names[len(f.names)-1])
@@ -169,8 +171,8 @@ func (f *field) value(text string) (int, error) {
 	return n, nil
 }
 
-// number reads digits, no sign.
-func number(text string) (int, error) {
+// parseNumber reads digits without a sign.
+func parseNumber(text string) (int, error) {
 	if text == "" || len(text) > 4 || strings.Trim(text, "0123456789") != "" {
 		return 0, errors.New("no number")
 	}
@@ -179,8 +181,9 @@ func number(text string) (int, error) {
 
 func (e *expression) everyHour() bool { return e.hour == 1<<24-1 }
 
-// gap is the shortest time between two minutes of the field, an hour if there is one.
-func (e *expression) gap() time.Duration {
+// smallestGap returns the shortest time between two minutes of the field, an hour if the field has a
+// single minute.
+func (e *expression) smallestGap() time.Duration {
 	shortest, last := 60, -1
 	first := bits.TrailingZeros64(e.minute)
 	for m := range 60 {
@@ -194,17 +197,17 @@ func (e *expression) gap() time.Duration {
 	return time.Duration(min(shortest, first+60-last)) * time.Minute
 }
 
-// never is later than any time: what next says of an expression without one.
+// never is later than any time. nextMatch returns it for an expression without a time.
 const never = int64(1) << 60
 
-// search is for how many days and months next looks: the 29th of February is each weekday in 40 years.
+// search is how many days and months nextMatch tries. In 40 years the 29th of February is each weekday.
 const search = 41 * 366
 
-// next is the first wall clock time of the expression at or after one; both are whole minutes, in
-// seconds of the same time in UTC.
-func (e *expression) next(wall int64) int64 {
-	wall += mod(-wall, 60)
-	day, minutes := (wall-mod(wall, 86400))/86400, int(mod(wall, 86400)/60)
+// nextMatch returns the first wall clock time of the expression at or after wall, a whole minute. Both
+// are in seconds of the same time in UTC.
+func (e *expression) nextMatch(wall int64) int64 {
+	wall += floorMod(-wall, 60)
+	day, minutes := (wall-floorMod(wall, 86400))/86400, int(floorMod(wall, 86400)/60)
 	for range search {
 		date := time.Unix(day*86400, 0).UTC()
 		switch {
@@ -212,8 +215,8 @@ func (e *expression) next(wall int64) int64 {
 			day += int64(date.AddDate(0, 1, 1-date.Day()).Sub(date) / (24 * time.Hour))
 			minutes = 0
 			continue
-		case e.matches(date):
-			if m := e.inDay(minutes); m >= 0 {
+		case e.matchesDay(date):
+			if m := e.nextInDay(minutes); m >= 0 {
 				return day*86400 + int64(m)*60
 			}
 		}
@@ -222,8 +225,8 @@ func (e *expression) next(wall int64) int64 {
 	return never
 }
 
-// matches reports whether the expression has a time on a date, which is one in UTC.
-func (e *expression) matches(date time.Time) bool {
+// matchesDay reports whether the expression has a time on a date, which must be in UTC.
+func (e *expression) matchesDay(date time.Time) bool {
 	if e.month&(1<<date.Month()) == 0 {
 		return false
 	}
@@ -234,8 +237,8 @@ func (e *expression) matches(date time.Time) bool {
 	return day || weekday
 }
 
-// inDay is the first minute of a day from one on, -1 if there is none.
-func (e *expression) inDay(from int) int {
+// nextInDay returns the first minute of a day that is not before from, -1 if there is none.
+func (e *expression) nextInDay(from int) int {
 	hour, minute := from/60, from%60
 	if e.hour&(1<<hour) != 0 {
 		if m := e.minute >> minute; m != 0 {
@@ -248,7 +251,7 @@ func (e *expression) inDay(from int) int {
 	return -1
 }
 
-func months(set uint64) string {
+func monthNames(set uint64) string {
 	var names []string
 	for m := time.January; m <= time.December; m++ {
 		if set&(1<<m) != 0 {
@@ -258,7 +261,7 @@ func months(set uint64) string {
 	return strings.Join(names, " or ")
 }
 
-func list(set uint64) string {
+func listValues(set uint64) string {
 	var all []string
 	for v := range 32 {
 		if set&(1<<v) != 0 {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// What the fields of an expression hold if they leave nothing out.
+// The values of fields that leave nothing out.
 const (
 	allMinutes  = 1<<60 - 1
 	allHours    = 1<<24 - 1
@@ -15,25 +15,26 @@ const (
 	allWeekdays = 1<<7 - 1
 )
 
-// mostWords is how many values are named one by one.
-const mostWords = 4
+// maxListed is the largest number of values that are listed individually.
+const maxListed = 4
 
-// words says in words when an expression comes, "" if that would be longer than the expression is clear.
-func (e *expression) words() string {
-	times, days := e.times(), e.days()
+// inWords describes an expression in words. It returns "" if the words would be harder to read than the
+// expression.
+func (e *expression) inWords() string {
+	times, days := e.timesInWords(), e.daysInWords()
 	if times == "" || days == "" {
 		return ""
 	}
 	if strings.HasPrefix(times, "at ") || days != everyDay {
 		return times + ", " + days
 	}
-	return times // every minute, each hour
+	return times // "every minute" and "each hour" are complete by themselves
 }
 
-// times are those of a day.
-func (e *expression) times() string {
-	minutes, hours := values(e.minute), values(e.hour)
-	step := evenly(minutes)
+// timesInWords describes the times of a day.
+func (e *expression) timesInWords() string {
+	minutes, hours := valuesOf(e.minute), valuesOf(e.hour)
+	step := evenStep(minutes)
 	switch {
 	case e.hour == allHours && e.minute == allMinutes:
 		return "every minute"
@@ -41,60 +42,60 @@ func (e *expression) times() string {
 		return fmt.Sprintf("every %d minutes", step)
 	case e.hour == allHours && e.minute == 1:
 		return "each hour"
-	case e.hour == allHours && len(minutes) <= mostWords:
-		return "each hour at " + join(minutes, func(m int) string { return fmt.Sprintf(":%02d", m) })
-	case len(minutes)*len(hours) <= mostWords:
+	case e.hour == allHours && len(minutes) <= maxListed:
+		return "each hour at " + joinNames(minutes, func(m int) string { return fmt.Sprintf(":%02d", m) })
+	case len(minutes)*len(hours) <= maxListed:
 		var all []int
 		for _, h := range hours {
 			for _, m := range minutes {
 				all = append(all, h*60+m)
 			}
 		}
-		return "at " + join(all, clock)
-	case len(minutes) == 1 && inARow(hours):
-		return "each hour from " + clock(hours[0]*60+minutes[0]) + " to " + clock(hours[len(hours)-1]*60+minutes[0])
+		return "at " + joinNames(all, clockTime)
+	case len(minutes) == 1 && areConsecutive(hours):
+		return "each hour from " + clockTime(hours[0]*60+minutes[0]) + " to " + clockTime(hours[len(hours)-1]*60+minutes[0])
 	}
 	return ""
 }
 
 const everyDay = "each day"
 
-// days are those of a year.
-func (e *expression) days() string {
+// daysInWords describes the days of a year.
+func (e *expression) daysInWords() string {
 	text := ""
-	weekdays, days := values(e.weekday), values(e.day)
+	weekdays, days := valuesOf(e.weekday), valuesOf(e.day)
 	switch {
 	case e.weekday == allWeekdays && e.day == allDays:
 		text = everyDay
-	case e.day == allDays && len(weekdays) > 2 && inARow(weekdays):
+	case e.day == allDays && len(weekdays) > 2 && areConsecutive(weekdays):
 		text = time.Weekday(weekdays[0]).String() + " to " + time.Weekday(weekdays[len(weekdays)-1]).String()
-	case e.day == allDays && len(weekdays) <= mostWords:
-		text = join(weekdays, func(d int) string { return time.Weekday(d).String() })
-	case e.weekday == allWeekdays && len(days) <= mostWords:
-		text = "day " + join(days, func(d int) string { return fmt.Sprint(d) })
+	case e.day == allDays && len(weekdays) <= maxListed:
+		text = joinNames(weekdays, func(d int) string { return time.Weekday(d).String() })
+	case e.weekday == allWeekdays && len(days) <= maxListed:
+		text = "day " + joinNames(days, func(d int) string { return fmt.Sprint(d) })
 	default:
 		return ""
 	}
-	months := values(e.month)
+	months := valuesOf(e.month)
 	switch {
 	case e.month == allMonths && strings.HasPrefix(text, "day "):
 		return text + " of each month"
 	case e.month == allMonths:
 		return text
-	case len(months) <= mostWords && strings.HasPrefix(text, "day "):
-		return text + " of " + join(months, monthName)
-	case len(months) <= mostWords:
-		return text + " in " + join(months, monthName)
+	case len(months) <= maxListed && strings.HasPrefix(text, "day "):
+		return text + " of " + joinNames(months, monthName)
+	case len(months) <= maxListed:
+		return text + " in " + joinNames(months, monthName)
 	}
 	return ""
 }
 
 func monthName(m int) string { return time.Month(m).String() }
 
-func clock(minutes int) string { return fmt.Sprintf("%02d:%02d", minutes/60, minutes%60) }
+func clockTime(minutes int) string { return fmt.Sprintf("%02d:%02d", minutes/60, minutes%60) }
 
-// values are those that a set has.
-func values(set uint64) (all []int) {
+// valuesOf returns the values in a set.
+func valuesOf(set uint64) (all []int) {
 	for v := range 60 {
 		if set&(1<<v) != 0 {
 			all = append(all, v)
@@ -103,7 +104,7 @@ func values(set uint64) (all []int) {
 	return all
 }
 
-func join(all []int, name func(int) string) string {
+func joinNames(all []int, name func(int) string) string {
 	var names []string
 	for _, v := range all {
 		names = append(names, name(v))
@@ -111,10 +112,10 @@ func join(all []int, name func(int) string) string {
 	return strings.Join(names, ", ")
 }
 
-func inARow(all []int) bool { return all[len(all)-1]-all[0] == len(all)-1 }
+func areConsecutive(all []int) bool { return all[len(all)-1]-all[0] == len(all)-1 }
 
-// evenly is the step of minutes that come evenly, also from one hour to the next; 0 if they do not.
-func evenly(minutes []int) int {
+// evenStep returns the step of minutes that are evenly spaced over all hours, 0 if they are not.
+func evenStep(minutes []int) int {
 	if len(minutes) < 2 || minutes[0] != 0 || 60%len(minutes) != 0 {
 		return 0
 	}

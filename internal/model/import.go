@@ -6,67 +6,68 @@ import (
 	"slices"
 )
 
-// What comes from another system, in the model.
+// Imports from another system, in the model.
 
-// Entry is what a source keeps of one id. Its payloads are as they are stored, lowest score first, equal ones once.
-type Entry struct {
+// ImportEntry is the job of an id in the other system. Its payloads are as they are stored, lowest score first, each
+// payload once.
+type ImportEntry struct {
 	Number    int64
 	ID        string
 	Payloads  []Payload
 	Retry     int
-	At        int64 // when it is due, or was buried; 0: now
+	At        int64 // when it is due, or was buried; 0 for now
 	Err       string
-	Morgue    bool
-	Refused   bool // by the caller
-	ManyParts bool // it is not sent at once: that equal payloads count once is not seen
+	Morgue    bool // it is in the morgue
+	Refused   bool // the caller has refused it
+	ManyParts bool // it is sent in parts, so limits count payloads that equal waiting payloads twice
 }
 
-// More verdicts.
+// Verdicts of imports.
 const (
 	Behind  Verdict = "behind"
 	Refused Verdict = "refused"
 )
 
-// imported is what is remembered of an id of which a source's entry was refused.
-type imported struct {
-	taken int64 // entries up to this number are in
-	open  int64 // this one was refused; 0: none is open
+// importState is remembered of an id after an entry of it was refused.
+type importState struct {
+	taken int64 // entries up to this number are stored
+	open  int64 // the number of the refused entry; 0 if it has been stored since
 }
 
-// Import takes an entry in, unless that was done before, or an earlier one of its id was refused.
-func (m *Shard) Import(source string, e *Entry) Verdict {
+// ImportEntry stores an entry, unless it was stored before, or an earlier entry of its id was refused.
+func (m *Shard) ImportEntry(source string, e *ImportEntry) Verdict {
 	field := source + "\x00" + e.ID
 	state := m.Imported[field]
 	switch {
-	case state == nil && e.Number <= m.From[source], state != nil && e.Number <= state.taken:
+	case state == nil && e.Number <= m.LastNumber[source], state != nil && e.Number <= state.taken:
 		return Before
 	case state != nil && state.open > 0 && e.Number > state.open:
-		m.From[source] = max(m.From[source], e.Number)
+		m.LastNumber[source] = max(m.LastNumber[source], e.Number)
 		return Behind
 	case state == nil:
-		state = &imported{taken: e.Number - 1}
+		state = &importState{taken: e.Number - 1}
 	}
 	verdict := Refused
 	switch {
 	case e.Refused:
 	case e.Morgue:
-		verdict = m.inter(e)
+		verdict = m.importBuried(e)
 	default:
-		verdict = m.takeIn(e)
+		verdict = m.importJob(e)
 	}
 	switch {
 	case verdict != Stored:
-		m.Imported[field] = &imported{state.taken, e.Number}
-	case e.Number < m.From[source]:
-		m.Imported[field] = &imported{e.Number, 0}
+		m.Imported[field] = &importState{state.taken, e.Number}
+	case e.Number < m.LastNumber[source]:
+		m.Imported[field] = &importState{e.Number, 0}
 	default:
 		delete(m.Imported, field)
 	}
-	m.From[source] = max(m.From[source], e.Number)
+	m.LastNumber[source] = max(m.LastNumber[source], e.Number)
 	return verdict
 }
 
-// ImportState shows what is remembered of ids, by source and id.
+// ImportState returns the remembered state of ids as text, by source and id.
 func (m *Shard) ImportState() map[string]string {
 	text := map[string]string{}
 	for field, state := range m.Imported {
@@ -75,8 +76,8 @@ func (m *Shard) ImportState() map[string]string {
 	return text
 }
 
-// beyond is the limit that an entry exceeds with what waits for its id; "": none.
-func (m *Shard) beyond(e *Entry, there *Job) Verdict {
+// exceededLimit returns the limit that an entry exceeds together with the waiting job of its id, "" if none.
+func (m *Shard) exceededLimit(e *ImportEntry, there *Job) Verdict {
 	n, size := len(e.Payloads), (&Job{Payloads: e.Payloads}).Size()
 	if there != nil {
 		for _, p := range e.Payloads {
@@ -87,19 +88,19 @@ func (m *Shard) beyond(e *Entry, there *Job) Verdict {
 		n, size = n+len(there.Payloads), size+there.Size()
 	}
 	switch {
-	case n > m.Payloads:
+	case n > m.MaxPayloads:
 		return TooMany
-	case size > m.Bytes:
+	case size > m.MaxBytes:
 		return TooManyByte
 	}
 	return ""
 }
 
-// takeIn makes an entry and what waits for its id one job. The entry wins.
-func (m *Shard) takeIn(e *Entry) Verdict {
-	home, busy := m.wait(e.ID)
+// importJob merges an entry with the waiting job of its id. Retry count, error and due time are those of the entry.
+func (m *Shard) importJob(e *ImportEntry) Verdict {
+	home, busy := m.placeOf(e.ID)
 	there := home[e.ID]
-	if verdict := m.beyond(e, there); verdict != "" {
+	if verdict := m.exceededLimit(e, there); verdict != "" {
 		return verdict
 	}
 	job := &Job{Payloads: slices.Clone(e.Payloads), Retry: e.Retry, Err: e.Err, At: e.At}
@@ -110,7 +111,7 @@ func (m *Shard) takeIn(e *Entry) Verdict {
 	_, suspect := m.Crashes[e.ID]
 	defer func() {
 		if job.At > m.Now && !(there != nil && !busy && (suspect || m.Blocked[e.ID])) {
-			delete(m.Since, e.ID) // no push moves its time
+			delete(m.PutOffSince, e.ID) // pushes do not move its due time
 		}
 	}()
 	if busy {
@@ -118,12 +119,12 @@ func (m *Shard) takeIn(e *Entry) Verdict {
 	}
 	if there == nil {
 		if !busy {
-			m.arrive(e.ID)
+			m.enqueueNew(e.ID)
 		}
 		return Stored
 	}
 	for _, p := range there.Payloads {
-		job.put(p)
+		job.addPayload(p)
 	}
 	job.Err = cmp.Or(job.Err, there.Err)
 	if busy {
@@ -132,13 +133,13 @@ func (m *Shard) takeIn(e *Entry) Verdict {
 	switch {
 	case m.Blocked[e.ID]:
 		job.Retry, job.At, job.Soft, job.Err = there.Retry, there.At, there.Soft, cmp.Or(there.Err, job.Err)
-	case suspect, m.Scheduled[e.ID] && there.held():
+	case suspect, m.Scheduled[e.ID] && there.isHeld():
 		job.At, job.Soft, job.Since, job.Group = there.At, there.Soft, there.Since, there.Group
 	case job.At > m.Now && !m.Scheduled[e.ID]: // it leaves its place in ready
 		m.Scheduled[e.ID], m.Stale[e.ID] = true, true
 	case job.At <= m.Now && m.Scheduled[e.ID]:
 		delete(m.Scheduled, e.ID)
-		m.lineUp(e.ID)
+		m.joinReady(e.ID)
 		job.Since, job.Group = there.Since, there.Group
 	case job.At <= m.Now:
 		job.At, job.Soft, job.Since, job.Group = there.At, there.Soft, there.Since, there.Group
@@ -146,8 +147,8 @@ func (m *Shard) takeIn(e *Entry) Verdict {
 	return Stored
 }
 
-// inter takes an entry into the morgue. What was buried last says when and why that was.
-func (m *Shard) inter(e *Entry) Verdict {
+// importBuried stores an entry in the morgue. Retry count, error and time are those of the later burial.
+func (m *Shard) importBuried(e *ImportEntry) Verdict {
 	last := Job{Retry: e.Retry, Err: e.Err, At: e.At}
 	if e.At == 0 || e.At > m.Now {
 		last.At, last.Soft = m.Now, true
@@ -161,7 +162,7 @@ func (m *Shard) inter(e *Entry) Verdict {
 		last = Job{Retry: dead.Retry, Err: cmp.Or(dead.Err, last.Err), At: dead.At, Soft: dead.Soft}
 	}
 	for _, p := range e.Payloads {
-		dead.put(p)
+		dead.addPayload(p)
 	}
 	dead.Retry, dead.Err, dead.At, dead.Soft = last.Retry, cmp.Or(last.Err, dead.Err), last.At, last.Soft
 	return Stored

@@ -1,7 +1,11 @@
 // Package model answers one question: what do the rules say of a shard, whatever its scripts do?
-// It is section 4 of the design in plain Go, a specification: it was written from the rules, not from
-// the scripts. The property test of queue holds the two against each other after each step. Times are
-// unix microseconds. A Shard belongs to one goroutine.
+//
+// It is section 4 of the design in plain Go, a specification that was written from the rules and not from the
+// scripts. The property test of package queue compares the model with Redis after each step. Package lowkiqtest
+// uses it as a queue without Redis. Times are unix microseconds. A Shard must not be used by two goroutines at once.
+//
+// Redis scripts read the clock themselves, so the model does not know the exact time of a step. Scores and times
+// that the model took from Now are soft, until ResolveSoft replaces them by the real values.
 package model
 
 import (
@@ -12,56 +16,56 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/envelope"
-	"github.com/lowkiq/lowkiq/internal/journal"
+	"github.com/lowkiq/lowkiq/internal/store/envelope"
+	"github.com/lowkiq/lowkiq/internal/store/journal"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
-// Shard is what there is of a shard.
+// Shard is the state of a shard.
 type Shard struct {
-	Now      int64 // the time of the present step
-	Payloads int   // most payloads waiting for an id
-	Bytes    int   // most bytes waiting for an id
+	Now         int64 // the time of the present step
+	MaxPayloads int   // of an id that wait
+	MaxBytes    int   // of these payloads
 
-	Coalesce string         // of the queue's rules, as package rules has it
-	Debounce rules.Debounce // the same, with its defaults
+	Coalesce string         // the queue's rule, as in package rules
+	Debounce rules.Debounce // the queue's rule, with its defaults
 
-	Piece      int // most payloads of an id in one flight
-	PieceBytes int // most bytes, but for one payload
+	MaxPiece      int // payloads of an id in a flight
+	MaxPieceBytes int // bytes of these payloads, unless a payload alone is larger
 
-	Waiting   map[string]*Job // what waits, outside flights
-	Ready     []string        // ids due now, in order; also tombs
-	Tombs     map[string]bool // deleted ids whose place in ready is left
-	Stale     map[string]bool // scheduled ids whose place of before in ready is left
-	Scheduled map[string]bool // waits for its due time
-	Blocked   map[string]bool // waits for a person
-	Suspects  []string        // ids in quarantine, in order
-	Crashes   map[string]int  // ids in quarantine, also those in flight
+	Waiting   map[string]*Job // jobs outside of flights
+	Ready     []string        // ids due now, in order; also tombstones
+	Tombs     map[string]bool // deleted ids that are still in Ready
+	Stale     map[string]bool // ids in Scheduled that are still in Ready
+	Scheduled map[string]bool // ids that wait for their due time
+	Blocked   map[string]bool // ids that wait for a person
+	Suspects  []string        // ids in quarantine that wait, in order
+	Crashes   map[string]int  // crashes of ids in quarantine, also of those in flight
 
-	Flying map[string]*Job  // what handlers have
-	Flight map[string]int64 // the number of an id's flight
-	Seat   map[string]int   // the order in which pops took ids
-	seats  int
-	Parked map[string]*Job  // pushed while the id was in flight
-	Since  map[string]int64 // when the first push came of ids that pushes put off, or did not long ago
+	InFlight    map[string]*Job  // jobs in flights
+	FlightOf    map[string]int64 // the number of an id's flight
+	PopOrder    map[string]int   // grows with each id that a pop took
+	popped      int              // the last value in PopOrder
+	Parked      map[string]*Job  // payloads that were pushed while their id was in flight
+	PutOffSince map[string]int64 // the first push of ids that pushes put off now, or did not long ago
 
-	Morgue  map[string]*Job
-	Replies map[string]Reply  // to calls, by token
-	News    []News            // told since the caller last forgot it
-	States  map[string]*State // by id
-	Notes   map[string]string // of ids in flight: share and line
-	From    map[string]int64  // by source: the number of the last delivery, or entry
+	Morgue     map[string]*Job
+	Replies    map[string]Reply  // to calls, by token
+	Messages   []Message         // published since the caller emptied it
+	States     map[string]*State // by id
+	Notes      map[string]string // of ids in flight: share, newline, lines of log
+	LastNumber map[string]int64  // by source: the number of the last delivery or import
 
-	Imported map[string]*imported // by source, zero byte and id
+	Imported map[string]*importState // by source, zero byte and id
 
 	Journal           journal.Rule
-	Runs              []string // how they ended, all of which the journal was told, oldest first
+	Runs              []string // the ends of runs that the journal got, oldest first
 	Processed, Failed int64
-	Pop               int64
+	PopNumber         int64
 	MaxCrashes        int
 }
 
-// Payload is soft while its score is known only to be the time of the step.
+// Payload is a pushed payload. It is soft if its score is the time of its step, which is not exactly known yet.
 type Payload struct {
 	Data  string // as stored, in its envelope
 	Score float64
@@ -69,41 +73,41 @@ type Payload struct {
 }
 
 func (p Payload) equals(other Payload) bool {
-	return BareOf(p.Data) == BareOf(other.Data)
+	return ComparedPart(p.Data) == ComparedPart(other.Data)
 }
 
-// Reply is how a call has ended, and how long that is kept.
+// Reply is the reply to a call, and how long it is kept.
 type Reply struct {
 	Text string
 	Keep time.Duration
 }
 
-// News is a reply that a channel was told.
-type News struct{ Channel, Token, Text string }
+// Message is a reply as it was published on a channel.
+type Message struct{ Channel, Token, Text string }
 
-// State is what a handler keeps of an id. When that was written is soft like a score.
+// State is the state that a handler keeps of an id. At is when it was written; Soft says whether At is soft.
 type State struct {
 	Data string
 	At   int64
 	Soft bool
 }
 
-// StoredOf is a payload as it is stored, but for who called.
-func StoredOf(p lowkiq.Payload) string { return StoredWith(p, "") }
+// Envelope returns a payload as it is stored without a caller.
+func Envelope(p lowkiq.Payload) string { return EnvelopeTo(p, "") }
 
-// StoredWith is a payload as it is stored, with the address of who called.
-func StoredWith(p lowkiq.Payload, address string) string {
+// EnvelopeTo returns a payload as it is stored with the address of a caller.
+func EnvelopeTo(p lowkiq.Payload, address string) string {
 	return string(envelope.Wrap(p.Header, address, p.Data))
 }
 
-// Handed is a payload as its handler gets it, wrapped again: without the address.
-func (p Payload) Handed() string {
+// AsHandled returns the payload as it would be stored without its caller, which a handler does not see.
+func (p Payload) AsHandled() string {
 	content, _ := envelope.Open(p.Data)
-	return StoredOf(lowkiq.Payload{Header: content.Header, Data: []byte(content.Data)})
+	return Envelope(lowkiq.Payload{Header: content.Header, Data: []byte(content.Data)})
 }
 
-// Callers is how many of the payloads have an address.
-func (j *Job) Callers() (n int) {
+// CountCallers returns the number of payloads with the address of a caller.
+func (j *Job) CountCallers() (n int) {
 	for _, p := range j.Payloads {
 		if content, _ := envelope.Open(p.Data); content.Address != "" {
 			n++
@@ -112,40 +116,40 @@ func (j *Job) Callers() (n int) {
 	return n
 }
 
-// BareOf is what of a stored payload others are compared with: all but its headers.
-func BareOf(stored string) string {
+// ComparedPart returns the part of a stored payload that decides whether payloads are equal: all but its headers.
+func ComparedPart(stored string) string {
 	content, ok := envelope.Open(stored)
 	if !ok {
-		return stored // one that was cut short is equal to itself alone
+		return stored // a payload that was cut short equals only itself
 	}
 	return string(envelope.Wrap("", content.Address, []byte(content.Data)))
 }
 
-// Job has its payloads in push order. Its due time is soft like a score.
+// Job has its payloads in push order.
 type Job struct {
 	Payloads []Payload
-	Retry    int
+	Retry    int // failures minus 1; -1 if it has not failed
 	Err      string
 	At       int64 // when it may run next
-	Soft     bool
-	Since    int64 // since when it waits, if it was put off without a failure; else 0, and it waits since At
-	Group    bool  // its group has put it off last
+	Soft     bool  // At is soft
+	Since    int64 // since when it waits, if it was put off without a failure; 0 if it waits since At
+	Group    bool  // its group was the last to put it off
 }
 
-// WaitsSince is since when the job waits.
+// WaitsSince returns the time since which the job waits.
 func (j *Job) WaitsSince() int64 { return cmp.Or(j.Since, j.At) }
 
-// NewShard is an empty shard with these limits of what waits for an id.
+// NewShard returns an empty shard with limits for the waiting payloads of an id.
 func NewShard(payloads, bytes int) *Shard {
 	return &Shard{
-		Payloads: payloads, Bytes: bytes, Piece: 2000, PieceBytes: 1 << 20,
+		MaxPayloads: payloads, MaxBytes: bytes, MaxPiece: 2000, MaxPieceBytes: 1 << 20,
 		Waiting: map[string]*Job{}, Tombs: map[string]bool{}, Stale: map[string]bool{}, Scheduled: map[string]bool{}, Blocked: map[string]bool{},
-		Crashes: map[string]int{}, Flying: map[string]*Job{}, Flight: map[string]int64{}, Seat: map[string]int{}, Parked: map[string]*Job{}, Since: map[string]int64{},
-		Morgue: map[string]*Job{}, Replies: map[string]Reply{}, States: map[string]*State{}, Notes: map[string]string{}, From: map[string]int64{}, Imported: map[string]*imported{},
+		Crashes: map[string]int{}, InFlight: map[string]*Job{}, FlightOf: map[string]int64{}, PopOrder: map[string]int{}, Parked: map[string]*Job{}, PutOffSince: map[string]int64{},
+		Morgue: map[string]*Job{}, Replies: map[string]Reply{}, States: map[string]*State{}, Notes: map[string]string{}, LastNumber: map[string]int64{}, Imported: map[string]*importState{},
 	}
 }
 
-// Size is the bytes of all payloads.
+// Size returns the bytes of all payloads.
 func (j *Job) Size() (n int) {
 	for _, p := range j.Payloads {
 		n += len(p.Data)
@@ -153,8 +157,9 @@ func (j *Job) Size() (n int) {
 	return n
 }
 
-// put adds a payload. Of equal ones the smaller score stays, and the headers of the older one.
-func (j *Job) put(p Payload) (added bool) {
+// addPayload adds a payload. If an equal payload is there, they merge, with the smaller score and the headers
+// of the older payload.
+func (j *Job) addPayload(p Payload) (added bool) {
 	for i := range j.Payloads {
 		if old := j.Payloads[i]; old.equals(p) {
 			if p.Score < old.Score {
@@ -168,8 +173,8 @@ func (j *Job) put(p Payload) (added bool) {
 	return true
 }
 
-// smallest is the place of the payload with the smallest score, the first of equals.
-func (j *Job) smallest() int {
+// lowestIndex returns the index of the payload with the smallest score. Of equal scores it is the first.
+func (j *Job) lowestIndex() int {
 	k := 0
 	for i, p := range j.Payloads {
 		if p.Score < j.Payloads[k].Score {
@@ -179,7 +184,7 @@ func (j *Job) smallest() int {
 	return k
 }
 
-// InOrder are the payloads as a handler gets them.
+// InOrder returns the payloads in the order of their delivery to a handler.
 func (j *Job) InOrder() []Payload {
 	sorted := slices.Clone(j.Payloads)
 	slices.SortStableFunc(sorted, func(x, y Payload) int {
@@ -194,19 +199,19 @@ func (j *Job) InOrder() []Payload {
 	return sorted
 }
 
-// cut leaves a piece of a job, the lowest payloads, and returns the rest as a fresh job; nil if
-// there is none.
-func (j *Job) cut(most, room int) (rest *Job) {
+// splitOff leaves the payloads with the smallest scores in the job, within the given bounds. It returns the rest
+// as a new job, nil if there is no rest.
+func (j *Job) splitOff(maxPayloads, maxBytes int) (rest *Job) {
 	sorted := j.InOrder()
 	n, size := 1, len(sorted[0].Data)
-	for n < len(sorted) && n < most && size+len(sorted[n].Data) <= room {
+	for n < len(sorted) && n < maxPayloads && size+len(sorted[n].Data) <= maxBytes {
 		size += len(sorted[n].Data)
 		n++
 	}
 	if n == len(sorted) {
 		return nil
 	}
-	rest = &Job{Retry: -1, At: j.WaitsSince() + 1, Soft: j.Soft} // it has its own place in the line
+	rest = &Job{Retry: -1, At: j.WaitsSince() + 1, Soft: j.Soft} // behind the piece in the line
 	var piece []Payload
 	for _, p := range j.Payloads {
 		if slices.Contains(sorted[:n], p) {
@@ -219,22 +224,22 @@ func (j *Job) cut(most, room int) (rest *Job) {
 	return rest
 }
 
-// dueNow makes the job fresh and due at the time of the step. Its last error stays.
-func (m *Shard) dueNow(j *Job) *Job {
+// makeFresh makes the job due at the time of the step, as if it had not failed. Its last error stays.
+func (m *Shard) makeFresh(j *Job) *Job {
 	j.Retry, j.At, j.Soft, j.Since, j.Group = -1, m.Now, true, 0, false
 	return j
 }
 
-// wait returns what waits for an id and whether the id is in flight.
-func (m *Shard) wait(id string) (home map[string]*Job, busy bool) {
-	if m.Flying[id] != nil {
+// placeOf returns the map where new payloads of an id wait, and whether the id is in flight.
+func (m *Shard) placeOf(id string) (home map[string]*Job, busy bool) {
+	if m.InFlight[id] != nil {
 		return m.Parked, true
 	}
 	return m.Waiting, false
 }
 
-// enqueue puts an id that waits nowhere to its place.
-func (m *Shard) enqueue(id string) {
+// enqueueID puts an id into the line, or schedules it if it is due later.
+func (m *Shard) enqueueID(id string) {
 	if m.Waiting[id].At <= m.Now {
 		m.Ready = append(m.Ready, id)
 	} else {
@@ -242,8 +247,9 @@ func (m *Shard) enqueue(id string) {
 	}
 }
 
-// arrive is enqueue for an id that comes from outside: it may find its own tomb.
-func (m *Shard) arrive(id string) {
+// enqueueNew is enqueueID for an id that comes from outside. If its tombstone is still in the line, the id takes
+// that place.
+func (m *Shard) enqueueNew(id string) {
 	if m.Tombs[id] {
 		delete(m.Tombs, id)
 		if m.Waiting[id].At <= m.Now {
@@ -251,12 +257,11 @@ func (m *Shard) arrive(id string) {
 		}
 		m.Stale[id] = true
 	}
-	m.enqueue(id)
+	m.enqueueID(id)
 }
 
-// lineUp lets an id that waited elsewhere wait in ready: where it once stood, if that place is
-// left.
-func (m *Shard) lineUp(id string) {
+// joinReady puts an id that waited elsewhere into the line, at its old place if the line still has it.
+func (m *Shard) joinReady(id string) {
 	if m.Stale[id] {
 		delete(m.Stale, id)
 		return
@@ -264,11 +269,11 @@ func (m *Shard) lineUp(id string) {
 	m.Ready = append(m.Ready, id)
 }
 
-func without(list []string, id string) []string {
+func removeID(list []string, id string) []string {
 	return slices.DeleteFunc(list, func(x string) bool { return x == id })
 }
 
-// Verdict is the answer to one pushed job.
+// Verdict is the answer to a pushed job.
 type Verdict string
 
 const (
@@ -280,95 +285,97 @@ const (
 	Before      Verdict = "delivered before"
 )
 
-// Push stores one payload; at 0 = now; full if an earlier payload of the id in the same push was
-// refused; next are those of the id behind it there that nobody waits for.
-func (m *Shard) Push(id string, p Payload, at int64, full bool, next ...Payload) (verdict Verdict) {
-	home, _ := m.wait(id)
-	later := m.putOff(id, at)
+// PushPayload stores a payload that is due at a time, 0 for now. full says that an earlier payload of the id in the
+// same push was refused. next has the later payloads of the id in the same push that belong to no call.
+func (m *Shard) PushPayload(id string, p Payload, at int64, full bool, next ...Payload) (verdict Verdict) {
+	home, _ := m.placeOf(id)
+	later := m.debounceUntil(id, at)
 	before := home[id]
 	if before != nil {
-		verdict = m.coalesce(before, p, full, next)
+		verdict = m.coalescePush(before, p, full, next)
 	}
 	if verdict == "" {
-		verdict = m.store(id, p, max(at, later), full)
+		verdict = m.storePayload(id, p, max(at, later), full)
 	}
 	if later == 0 || verdict != Stored && verdict != Merged {
 		return verdict
 	}
 	if before == nil {
-		m.Since[id] = m.Now
+		m.PutOffSince[id] = m.Now
 	}
 	home[id].At, home[id].Soft = later, true
 	return verdict
 }
 
-// putOff is until when a push at a time puts its id off; 0: it does not.
-func (m *Shard) putOff(id string, at int64) int64 {
-	home, busy := m.wait(id)
+// debounceUntil returns the time until which a push puts its id off, 0 if it does not. at is the due time of the
+// push, 0 for now.
+func (m *Shard) debounceUntil(id string, at int64) int64 {
+	home, busy := m.placeOf(id)
 	job, quiet := home[id], m.Debounce.Quiet.Microseconds()
 	switch {
 	case quiet <= 0:
 		return 0
 	case at != 0:
 		if job == nil {
-			delete(m.Since, id) // it waits for that time
+			delete(m.PutOffSince, id) // it waits for its own time
 		}
 		return 0
 	case job == nil:
 		return m.Now + quiet
 	}
-	first, there := m.Since[id]
-	if !there || !busy && (!m.Scheduled[id] || job.Retry >= 0 || m.Held(id)) {
+	first, there := m.PutOffSince[id]
+	if !there || !busy && (!m.Scheduled[id] || job.Retry >= 0 || m.IsHeld(id)) {
 		return 0
 	}
 	return max(m.Now, job.At, min(m.Now+quiet, first+m.Debounce.Most.Microseconds()))
 }
 
-// Forget forgets, after a push, when others came that put off what is due long since.
-func (m *Shard) Forget() {
-	for id, first := range m.Since {
+// ForgetPushes runs after a push. It forgets the first pushes of ids that have long been due.
+func (m *Shard) ForgetPushes() {
+	for id, first := range m.PutOffSince {
 		if m.Debounce.Quiet > 0 && first <= m.Now-(m.Debounce.Most+time.Minute).Microseconds() {
-			delete(m.Since, id)
+			delete(m.PutOffSince, id)
 		}
 	}
 }
 
-// store is Push whatever the queue's rule of pushes is.
-func (m *Shard) store(id string, p Payload, at int64, full bool) Verdict {
-	home, busy := m.wait(id)
+// storePayload is PushPayload without the queue's rules of pushes.
+func (m *Shard) storePayload(id string, p Payload, at int64, full bool) Verdict {
+	home, busy := m.placeOf(id)
 	job := home[id]
 	if job == nil {
 		job = &Job{Payloads: []Payload{p}, Retry: -1, At: at}
 		if at == 0 {
-			m.dueNow(job)
+			m.makeFresh(job)
 		}
 		home[id] = job
 		if !busy {
-			m.arrive(id)
+			m.enqueueNew(id)
 		}
 		return Stored
 	}
 	equal := slices.ContainsFunc(job.Payloads, p.equals)
 	switch {
 	case equal:
-		job.put(p)
+		job.addPayload(p)
 		return Merged
 	case full:
 		return Unsent
-	case len(job.Payloads) >= m.Payloads:
+	case len(job.Payloads) >= m.MaxPayloads:
 		return TooMany
-	case job.Size()+len(p.Data) > m.Bytes:
+	case job.Size()+len(p.Data) > m.MaxBytes:
 		return TooManyByte
 	}
-	job.put(p)
+	job.addPayload(p)
 	return Stored
 }
 
-// coalesced is how many payloads may wait for an id that a push looks through for one to replace.
-const coalesced = 32
+// maxCoalesced is the maximum number of waiting payloads that a push searches for a payload to replace.
+const maxCoalesced = 32
 
-// coalesce is a push to an id for which something waits, by the queue's rule; "": the rule says nothing of it.
-func (m *Shard) coalesce(job *Job, p Payload, full bool, next []Payload) Verdict {
+// coalescePush applies the queue's rule to a push whose id has waiting payloads. It returns "" if the rule lets the
+// payload be stored as usual.
+func (m *Shard) coalescePush(job *Job, p Payload, full bool, next []Payload) Verdict {
 	called := func(p Payload) bool { content, _ := envelope.Open(p.Data); return content.Address != "" }
 	switch {
 	case called(p):
@@ -377,16 +384,17 @@ func (m *Shard) coalesce(job *Job, p Payload, full bool, next []Payload) Verdict
 		return Merged
 	case m.Coalesce != rules.CoalesceLatest:
 		return ""
-	case len(job.Payloads) > coalesced || len(job.Payloads) > 1 && job.Size() > m.PieceBytes:
-		// A push joins what is too much to look through, unless it comes again and something took the place of this one.
+	case len(job.Payloads) > maxCoalesced || len(job.Payloads) > 1 && job.Size() > m.MaxPieceBytes:
+		// There are too many payloads to look through, so the push joins them. If the push comes again, a later
+		// payload of it may have replaced this payload, which must not come back.
 		if n := len(next); n > 0 && next[n-1].Score >= p.Score && slices.ContainsFunc(job.Payloads, next[n-1].equals) {
 			return Merged
 		}
 		return ""
 	}
 	newest := -1
-	for i, one := range job.Payloads {
-		if !called(one) && (newest < 0 || one.Score >= job.Payloads[newest].Score) {
+	for i, old := range job.Payloads {
+		if !called(old) && (newest < 0 || old.Score >= job.Payloads[newest].Score) {
 			newest = i
 		}
 	}
@@ -395,18 +403,18 @@ func (m *Shard) coalesce(job *Job, p Payload, full bool, next []Payload) Verdict
 		was := job.Payloads[newest]
 		equal = was.equals(p)
 		stays = p.Score < was.Score || equal && (p.Soft || p.Score == was.Score)
-		// A push that comes again: what took the place of this one waits already.
-		for _, one := range slices.Backward(next) {
-			if !equal && one.equals(was) {
-				stays = stays || one.Score >= p.Score
+		// If the push comes again, the payload that replaced this payload waits already.
+		for _, later := range slices.Backward(next) {
+			if !equal && later.equals(was) {
+				stays = stays || later.Score >= p.Score
 				break
 			}
 		}
 	}
 	left := &Job{}
-	for i, one := range job.Payloads {
-		if called(one) || stays && i == newest {
-			left.Payloads = append(left.Payloads, one)
+	for i, old := range job.Payloads {
+		if called(old) || stays && i == newest {
+			left.Payloads = append(left.Payloads, old)
 		}
 	}
 	verdict := Stored
@@ -418,40 +426,41 @@ func (m *Shard) coalesce(job *Job, p Payload, full bool, next []Payload) Verdict
 		verdict = Merged
 	case full:
 		return Unsent
-	case len(left.Payloads) >= m.Payloads:
+	case len(left.Payloads) >= m.MaxPayloads:
 		return TooMany
 	}
-	if left.Size()+len(p.Data) > m.Bytes {
+	if left.Size()+len(p.Data) > m.MaxBytes {
 		return TooManyByte
 	}
 	job.Payloads = append(left.Payloads, p)
 	return verdict
 }
 
-// Deliver is Push of one payload, unless the source's delivery of this number was taken in before.
-func (m *Shard) Deliver(source string, number int64, id string, p Payload, at int64) Verdict {
-	if number <= m.From[source] {
+// DeliverPayload stores a payload unless the source's delivery of this number, or a later delivery, was stored
+// before.
+func (m *Shard) DeliverPayload(source string, number int64, id string, p Payload, at int64) Verdict {
+	if number <= m.LastNumber[source] {
 		return Before
 	}
-	verdict := m.store(id, p, at, false)
+	verdict := m.storePayload(id, p, at, false)
 	if verdict == Stored || verdict == Merged {
-		m.From[source] = number
+		m.LastNumber[source] = number
 	}
 	return verdict
 }
 
-// tell tells the callers of payloads how these have ended.
-func (m *Shard) tell(payloads []Payload, text string) {
+// sendReplies stores and publishes a reply for each payload that has a caller.
+func (m *Shard) sendReplies(payloads []Payload, text string) {
 	for _, p := range payloads {
 		content, _ := envelope.Open(p.Data)
 		if to, ok := envelope.ParseAddress(content.Address); ok {
 			m.Replies[to.Token] = Reply{text, to.Keep}
-			m.News = append(m.News, News{to.Channel, to.Token, text})
+			m.Messages = append(m.Messages, Message{to.Channel, to.Token, text})
 		}
 	}
 }
 
-// String shows payloads in the order in which a handler gets them.
+// String shows the job, with its payloads in the order of [Job.InOrder].
 func (j *Job) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "retry %d, %q, at %d, since %d:", j.Retry, j.Err, j.At, j.Since)
@@ -461,8 +470,9 @@ func (j *Job) String() string {
 	return b.String()
 }
 
-// Harden replaces soft times by the real ones.
-func (j *Job) Harden(real *Job, lo, hi int64) {
+// ResolveSoft replaces soft times and scores by those of the real job, if they are within the step, which began at
+// lo and ended at hi.
+func (j *Job) ResolveSoft(real *Job, lo, hi int64) {
 	if j.Soft && real.At-j.At >= 0 && real.At-j.At <= hi-lo {
 		j.At, j.Soft = real.At, false
 	}

@@ -7,14 +7,14 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/journal"
+	"github.com/lowkiq/lowkiq/internal/store/journal"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
-// What a worker does, in the model.
+// Steps of a worker, in the model.
 
-// Due lists scheduled ids by due time, then id.
-func (m *Shard) Due(keep func(*Job) bool) (ids []string) {
+// DueIDs returns the scheduled ids for whose jobs keep returns true, by due time, then by id.
+func (m *Shard) DueIDs(keep func(*Job) bool) (ids []string) {
 	for id := range m.Scheduled {
 		if keep(m.Waiting[id]) {
 			ids = append(ids, id)
@@ -29,35 +29,36 @@ func (m *Shard) Due(keep func(*Job) bool) (ids []string) {
 	return ids
 }
 
-// Take pops up to n ids, or one if single.
-func (m *Shard) Take(n int, single, slot bool) (ids []string, state queue.Quarantine) {
-	m.Pop++
-	due := m.Due(func(j *Job) bool { return j.At <= m.Now })
+// PopIDs pops at most n ids, or at most one id if single is true. slot says that the worker holds its node's quarantine
+// slot. If suspects is false, it pops no id in quarantine.
+func (m *Shard) PopIDs(n int, single, slot, suspects bool) (ids []string, state queue.Quarantine) {
+	m.PopNumber++
+	due := m.DueIDs(func(j *Job) bool { return j.At <= m.Now })
 	for _, id := range due[:min(n, len(due))] {
 		delete(m.Scheduled, id)
-		m.lineUp(id)
+		m.joinReady(id)
 	}
-	for id := range m.Flying {
+	for id := range m.InFlight {
 		if _, suspect := m.Crashes[id]; suspect {
-			return nil, queue.QuarantineWait // while it runs nothing else does
+			return nil, queue.QuarantineWait // an id in quarantine runs alone
 		}
 	}
-	if len(m.Suspects) > 0 {
+	if suspects && len(m.Suspects) > 0 {
 		id := m.Suspects[0]
 		switch {
 		case m.Crashes[id] > 0 && !slot:
 			state = queue.QuarantineSlot
-		case len(m.Flying) > 0:
+		case len(m.InFlight) > 0:
 			return nil, queue.QuarantineWait
 		default:
 			m.Suspects = m.Suspects[1:]
-			m.fly(id)
+			m.startFlight(id)
 			return []string{id}, queue.QuarantineTaken
 		}
 	}
 	for left := n; len(m.Ready) > 0 && (left > 0 || len(ids) == 0); left-- {
 		if left == 0 {
-			left = n // there were entries of deleted jobs only
+			left = n // all were tombstones
 		}
 		id := m.Ready[0]
 		if m.Tombs[id] {
@@ -74,30 +75,33 @@ func (m *Shard) Take(n int, single, slot bool) (ids []string, state queue.Quaran
 			break
 		}
 		m.Ready = m.Ready[1:]
-		m.fly(id)
+		m.startFlight(id)
 		ids = append(ids, id)
 	}
 	return ids, state
 }
 
-func (m *Shard) fly(id string) {
-	m.Flying[id], m.Flight[id] = m.Waiting[id], m.Pop
-	if rest := m.Flying[id].cut(m.Piece, m.PieceBytes); rest != nil {
-		m.Parked[id] = rest // as if it was pushed from now on
+// startFlight moves a waiting job into the present flight. If it has too many payloads, the rest is parked, as if it
+// had been pushed during the flight.
+func (m *Shard) startFlight(id string) {
+	m.InFlight[id], m.FlightOf[id] = m.Waiting[id], m.PopNumber
+	if rest := m.InFlight[id].splitOff(m.MaxPiece, m.MaxPieceBytes); rest != nil {
+		m.Parked[id] = rest
 	}
-	m.seats++
-	m.Seat[id] = m.seats
+	m.popped++
+	m.PopOrder[id] = m.popped
 	delete(m.Waiting, id)
 }
 
-// land takes an id out of its flight; answered: a handler had it and said something.
-func (m *Shard) land(id string, number int64, answered bool) *Job {
-	job := m.Flying[id]
-	if job == nil || m.Flight[id] != number {
+// endFlight takes an id out of its flight and returns its job, nil if it is not in the flight of this number. answered
+// says that the worker has survived it, which ends its quarantine.
+func (m *Shard) endFlight(id string, number int64, answered bool) *Job {
+	job := m.InFlight[id]
+	if job == nil || m.FlightOf[id] != number {
 		return nil
 	}
-	delete(m.Flying, id)
-	delete(m.Flight, id)
+	delete(m.InFlight, id)
+	delete(m.FlightOf, id)
 	delete(m.Notes, id)
 	if answered {
 		delete(m.Crashes, id)
@@ -105,12 +109,12 @@ func (m *Shard) land(id string, number int64, answered bool) *Job {
 	return job
 }
 
-// reunite joins what was parked with the job that comes back. Its own retry count,
-// due time and error, if it has one, win.
-func (m *Shard) reunite(id string, job *Job) {
+// mergeParked lets a job wait again, together with the payloads that were parked meanwhile. Its retry count, its due
+// time and its error, if any, stay.
+func (m *Shard) mergeParked(id string, job *Job) {
 	if p := m.Parked[id]; p != nil {
 		for _, payload := range p.Payloads {
-			job.put(payload)
+			job.addPayload(payload)
 		}
 		job.Err = cmp.Or(job.Err, p.Err)
 		delete(m.Parked, id)
@@ -118,61 +122,64 @@ func (m *Shard) reunite(id string, job *Job) {
 	m.Waiting[id] = job
 }
 
-// unpark lets what was pushed during a flight wait by itself, since its own time.
-func (m *Shard) unpark(id string) {
+// releaseParked makes the parked payloads of an id a job of their own, due at their own time.
+func (m *Shard) releaseParked(id string) {
 	job := m.Parked[id]
 	if job == nil {
 		return
 	}
 	delete(m.Parked, id)
 	m.Waiting[id] = job
-	m.enqueue(id)
+	m.enqueueID(id)
 }
 
-func (m *Shard) Ack(number int64, id string) int { return m.done(number, queue.Answer{ID: id}, "") }
+// AckJob ends a job as done.
+func (m *Shard) AckJob(number int64, id string) int {
+	return m.finishJob(number, queue.Answer{ID: id}, "")
+}
 
-// done ends a job's flight, with what its handler has to say, and what the journal gets, if that is not empty: that
-// counts once, as the ack does.
-func (m *Shard) done(number int64, answer queue.Answer, line string) int {
-	log := m.log(answer.ID)
-	job := m.land(answer.ID, number, true)
+// finishJob ends a job as done, with the answer of its handler and a line for the journal, if that is not empty. It
+// does nothing if the job is not in the flight.
+func (m *Shard) finishJob(number int64, answer queue.Answer, line string) int {
+	log := m.notesOf(answer.ID)
+	job := m.endFlight(answer.ID, number, true)
 	if job == nil {
 		return 0
 	}
 	m.Processed++
 	if line != "" {
-		m.write(line, log)
+		m.writeLine(line, log)
 	}
-	m.unpark(answer.ID)
-	m.keep(answer.ID, answer.State, answer.Stated)
+	m.releaseParked(answer.ID)
+	m.setState(answer.ID, answer.State, answer.SetState)
 	if answer.Callers > 0 {
 		text := "done"
 		if answer.Result != nil {
 			text += "\n" + string(answer.Result)
 		}
-		m.tell(job.Payloads, text)
+		m.sendReplies(job.Payloads, text)
 	}
 	return 1
 }
 
-// keep replaces the state of an id, if stated; nil deletes it.
-func (m *Shard) keep(id string, state []byte, stated bool) {
+// setState replaces the state of an id if set is true. A nil state deletes it.
+func (m *Shard) setState(id string, state []byte, set bool) {
 	switch {
-	case stated && state == nil:
+	case set && state == nil:
 		delete(m.States, id)
-	case stated:
+	case set:
 		m.States[id] = &State{string(state), m.Now, true}
 	}
 }
 
-// Note is what a handler says of a job that it has.
-func (m *Shard) Note(n queue.Note) (taken bool) {
-	if m.Flying[n.ID] == nil || m.Flight[n.ID] != n.Flight {
+// AddNote stores a note of a handler about a job in flight. It returns false if the job is not in that flight.
+func (m *Shard) AddNote(n queue.Note) (taken bool) {
+	if m.InFlight[n.ID] == nil || m.FlightOf[n.ID] != n.Flight {
 		return false
 	}
 	if n.Progress != 0 || n.Log != "" {
 		share, line := fmt.Sprint(n.Progress), n.Log
-		if was, noted := m.Notes[n.ID]; noted { // what is zero stays as it was
+		if was, noted := m.Notes[n.ID]; noted { // zero fields of the note change nothing
 			wasShare, wasLine, _ := strings.Cut(was, "\n")
 			if n.Progress == 0 {
 				share = wasShare
@@ -181,12 +188,12 @@ func (m *Shard) Note(n queue.Note) (taken bool) {
 		}
 		m.Notes[n.ID] = share + "\n" + line
 	}
-	m.keep(n.ID, n.State, n.State != nil)
+	m.setState(n.ID, n.State, n.State != nil)
 	return true
 }
 
-// expire forgets states that are older than they are kept, of the oldest at most 100.
-func (m *Shard) expire(after time.Duration) {
+// expireStates deletes the oldest states that were written longer than after ago, at most 100.
+func (m *Shard) expireStates(after time.Duration) {
 	var old []string
 	for id, state := range m.States {
 		if state.At <= m.Now-after.Microseconds() {
@@ -199,27 +206,34 @@ func (m *Shard) expire(after time.Duration) {
 	}
 }
 
-func (m *Shard) Nack(n queue.Nack) int {
-	log := m.log(n.ID)
-	job := m.land(n.ID, n.Flight, n.Kind != queue.Return)
+// NackJob puts a job back.
+func (m *Shard) NackJob(n queue.Nack) int {
+	log := m.notesOf(n.ID)
+	limited := n.Kind == queue.Postpone && n.Limited
+	job := m.endFlight(n.ID, n.Flight, n.Kind != queue.Return && !limited)
 	if job == nil {
 		return 0
 	}
 	if n.Kind == queue.Retry {
 		job.Retry, job.Err = n.RetryCount, n.Error
 		m.Failed++
-		m.run(journal.Run{ID: n.ID, Verdict: journal.Failed, RetryCount: n.RetryCount, Error: queue.Summary(n.Error), Ran: n.Ran}, log)
+		m.journalRun(journal.Run{ID: n.ID, Verdict: journal.Failed, RetryCount: n.RetryCount, Error: queue.Summary(n.Error), Ran: n.Ran}, log)
 	}
 	if n.Cancelled || n.Kind == queue.Postpone && !n.Limited {
 		end := journal.Postponed
 		if n.Cancelled {
 			end = journal.Cancelled
 		}
-		m.run(journal.Run{ID: n.ID, Verdict: end, RetryCount: n.RetryCount, Error: queue.Summary(n.Error), Ran: n.Ran}, log)
+		m.journalRun(journal.Run{ID: n.ID, Verdict: end, RetryCount: n.RetryCount, Error: queue.Summary(n.Error), Ran: n.Ran}, log)
 	}
-	m.reunite(n.ID, job)
-	if n.Kind == queue.Return {
-		m.toHead(n.ID)
+	m.mergeParked(n.ID, job)
+	_, suspect := m.Crashes[n.ID]
+	switch {
+	case n.Kind == queue.Return:
+		m.putAtHead(n.ID)
+		return 1
+	case suspect && limited:
+		m.Suspects = append(m.Suspects, n.ID)
 		return 1
 	}
 	if job.Since = job.WaitsSince(); n.Kind == queue.Retry {
@@ -231,13 +245,14 @@ func (m *Shard) Nack(n queue.Nack) int {
 		job.At, job.Soft = queue.HeldAt.UnixMicro(), false
 	}
 	if job.Retry < 0 && job.At > m.Now {
-		delete(m.Since, n.ID) // it waits for that
+		delete(m.PutOffSince, n.ID) // it waits for the delay
 	}
-	m.enqueue(n.ID)
+	m.enqueueID(n.ID)
 	return 1
 }
 
-func (m *Shard) toHead(id string) {
+// putAtHead puts an id at the head of the line, or of the quarantine if it is suspect.
+func (m *Shard) putAtHead(id string) {
 	if _, suspect := m.Crashes[id]; suspect {
 		m.Suspects = slices.Insert(m.Suspects, 0, id)
 	} else {
@@ -245,9 +260,10 @@ func (m *Shard) toHead(id string) {
 	}
 }
 
-func (m *Shard) Bury(b queue.Burial) int {
-	log := m.log(b.ID)
-	job := m.land(b.ID, b.Flight, true)
+// BuryJob ends a job that has no retries left or has expired, by its policy.
+func (m *Shard) BuryJob(b queue.Burial) int {
+	log := m.notesOf(b.ID)
+	job := m.endFlight(b.ID, b.Flight, b.Expired == 0 || b.Places == nil)
 	if job == nil {
 		return 0
 	}
@@ -257,42 +273,42 @@ func (m *Shard) Bury(b queue.Burial) int {
 	} else if b.Expired > 0 {
 		end, told = journal.Expired, "expired"
 	}
-	m.run(journal.Run{ID: b.ID, Verdict: end, RetryCount: b.RetryCount, Error: queue.Summary(b.Error), Ran: b.Ran}, log)
-	if b.Policy != queue.Drop && b.Expired == 0 && !(b.Cancelled && b.Policy == queue.Bury) {
+	m.journalRun(journal.Run{ID: b.ID, Verdict: end, RetryCount: b.RetryCount, Error: queue.Summary(b.Error), Ran: b.Ran}, log)
+	if b.Policy != queue.Drop && b.Expired == 0 && !b.Cancelled {
 		m.Failed++
 	}
-	if b.Expired > 0 && b.Places != nil {
-		m.cut(&b, job)
+	if b.Places != nil {
+		m.endSome(&b, job)
 		return 1
 	}
 	switch b.Policy {
 	case queue.Drop:
-		m.tell(job.Payloads, told)
-		m.unpark(b.ID)
+		m.sendReplies(job.Payloads, told)
+		m.releaseParked(b.ID)
 	case queue.Block:
 		job.Retry, job.Err, job.At, job.Soft, job.Since = b.RetryCount, b.Error, m.Now, true, 0
-		m.reunite(b.ID, job)
+		m.mergeParked(b.ID, job)
 		m.Blocked[b.ID] = true
 	case queue.Bury:
-		m.entomb(b.ID, job.Payloads, b.RetryCount, b.Error)
-		m.unpark(b.ID)
+		m.addToMorgue(b.ID, job.Payloads, b.RetryCount, b.Error)
+		m.releaseParked(b.ID)
 	case queue.Skip:
-		k := job.smallest()
-		m.entomb(b.ID, job.Payloads[k:k+1], b.RetryCount, b.Error)
+		k := job.lowestIndex()
+		m.addToMorgue(b.ID, job.Payloads[k:k+1], b.RetryCount, b.Error)
 		job.Payloads = slices.Delete(job.Payloads, k, k+1)
 		if len(job.Payloads) == 0 {
-			m.unpark(b.ID)
+			m.releaseParked(b.ID)
 			return 1
 		}
 		job.Err = b.Error
-		m.reunite(b.ID, m.dueNow(job))
+		m.mergeParked(b.ID, m.makeFresh(job))
 		m.Ready = append(m.Ready, b.ID)
 	}
 	return 1
 }
 
-// cut ends those payloads of a job that have expired, and puts the rest back to the head.
-func (m *Shard) cut(b *queue.Burial, job *Job) {
+// endSome ends the payloads of a job at the burial's places, and puts the rest back at the head.
+func (m *Shard) endSome(b *queue.Burial, job *Job) {
 	order := make([]int, len(job.Payloads))
 	for i := range order {
 		order[i] = i
@@ -307,96 +323,101 @@ func (m *Shard) cut(b *queue.Burial, job *Job) {
 		}
 	}
 	if job.Payloads = rest; b.Policy == queue.Drop {
-		m.tell(gone, "expired")
+		m.sendReplies(gone, "expired")
 	} else if len(gone) > 0 {
-		m.entomb(b.ID, gone, b.RetryCount, b.Error)
+		m.addToMorgue(b.ID, gone, b.RetryCount, b.Error)
 	}
 	if len(rest) == 0 {
-		m.unpark(b.ID)
+		delete(m.Crashes, b.ID)
+		m.releaseParked(b.ID)
 		return
 	}
-	m.reunite(b.ID, job)
-	m.toHead(b.ID)
+	m.mergeParked(b.ID, job)
+	m.putAtHead(b.ID)
 }
 
-func (m *Shard) entomb(id string, payloads []Payload, retry int, err string) {
+// addToMorgue buries payloads of an id and tells their callers.
+func (m *Shard) addToMorgue(id string, payloads []Payload, retry int, err string) {
 	dead := m.Morgue[id]
 	if dead == nil {
 		dead = &Job{}
 		m.Morgue[id] = dead
 	}
 	for _, p := range payloads {
-		dead.put(p)
+		dead.addPayload(p)
 	}
-	m.tell(payloads, "buried\n"+err)
+	m.sendReplies(payloads, "buried\n"+err)
 	dead.Retry, dead.Err, dead.At, dead.Soft = retry, cmp.Or(err, dead.Err), m.Now, true
 }
 
-// Recover puts everything in flight back to the head, in the order in which the pops
-// took it.
-func (m *Shard) Recover(cause queue.Cause) (back, buried int) {
-	ids := make([]string, 0, len(m.Flying))
-	for id := range m.Flying {
+// RecoverFlights puts all jobs in flight back at the head, in the order of their pops. After a seizure each of them
+// becomes suspect. A suspect that was alone in flight has crashed its worker, and may be buried.
+func (m *Shard) RecoverFlights(cause queue.Cause) (back, buried int) {
+	ids := make([]string, 0, len(m.InFlight))
+	for id := range m.InFlight {
 		ids = append(ids, id)
 	}
 	slices.SortFunc(ids, func(x, y string) int {
-		return m.Seat[x] - m.Seat[y]
+		return m.PopOrder[x] - m.PopOrder[y]
 	})
 	for _, id := range slices.Backward(ids) {
-		if cause == queue.Seize && m.judge(id, len(ids) == 1) {
-			buried += len(m.Flying[id].Payloads)
-			m.entomb(id, m.Flying[id].Payloads, m.Flying[id].Retry, fmt.Sprintf("crash: its worker died %d times while it ran alone", m.Crashes[id]))
-			m.land(id, m.Flight[id], true)
-			m.unpark(id)
+		if cause == queue.Seize && m.judgeSuspect(id, len(ids) == 1) {
+			buried += len(m.InFlight[id].Payloads)
+			m.addToMorgue(id, m.InFlight[id].Payloads, m.InFlight[id].Retry, fmt.Sprintf("crash: its worker died %d times while it ran alone", m.Crashes[id]))
+			m.endFlight(id, m.FlightOf[id], true)
+			m.releaseParked(id)
 			continue
 		}
-		m.reunite(id, m.land(id, m.Flight[id], false))
-		m.toHead(id)
+		m.mergeParked(id, m.endFlight(id, m.FlightOf[id], false))
+		m.putAtHead(id)
 	}
-	m.Pop = 0
+	m.PopNumber = 0
 	return len(ids), buried
 }
 
-// log is what was noted of an id in its flight.
-func (m *Shard) log(id string) string {
+// notesOf returns the lines of log that were noted about an id in its flight.
+func (m *Shard) notesOf(id string) string {
 	_, log, _ := strings.Cut(m.Notes[id], "\n")
 	return log
 }
 
-// run remembers how a run ended, if the journal is to have it.
-func (m *Shard) run(r journal.Run, log string) {
+// journalRun adds a run to the journal, if the journal's rule keeps it.
+func (m *Shard) journalRun(r journal.Run, log string) {
 	if r.Verdict == journal.Crashed || m.Journal.Keeps(r.Verdict, r.ID) {
-		m.write(string(r.Append(nil)), log)
+		m.writeLine(string(r.Append(nil)), log)
 	}
 }
 
-// write adds a line to the journal. What was noted before the run ended comes before what its line has.
-func (m *Shard) write(line, log string) {
+// writeLine adds the runs of a line to the journal. log has the notes of the run, which come before the log of the
+// line.
+func (m *Shard) writeLine(line, log string) {
 	runs, err := journal.Parse(line, "", time.Time{})
 	if err != nil {
 		panic(err)
 	}
 	for _, r := range runs {
 		r.Log = journal.JoinLog(log, r.Log)
-		m.Runs = append(m.Runs, Sketch([]journal.Run{r}))
+		m.Runs = append(m.Runs, SketchRuns([]journal.Run{r}))
 	}
 }
 
-// judge puts an id in quarantine, or counts a crash that nobody else can have caused.
-func (m *Shard) judge(id string, alone bool) (poison bool) {
+// judgeSuspect puts an id in quarantine. If it is in quarantine and was alone in flight, no other id can have caused
+// the crash, so it counts a crash. It returns true if the id must be buried.
+func (m *Shard) judgeSuspect(id string, alone bool) (poison bool) {
 	if _, suspect := m.Crashes[id]; !suspect {
 		m.Crashes[id] = 0
 		return false
 	}
 	if alone {
 		m.Crashes[id]++
-		m.run(journal.Run{ID: id, Verdict: journal.Crashed, RetryCount: m.Flying[id].Retry, Error: "its worker died while it ran alone"}, m.log(id))
+		m.journalRun(journal.Run{ID: id, Verdict: journal.Crashed, RetryCount: m.InFlight[id].Retry, Error: "its worker died while it ran alone"}, m.notesOf(id))
 		return m.MaxCrashes > 0 && m.Crashes[id] >= m.MaxCrashes
 	}
 	return false
 }
 
-func (m *Shard) AckAll(acks []queue.Acks) (n int) {
+// AckJobs ends jobs as done, with their answers and lines for the journal, and expires states.
+func (m *Shard) AckJobs(acks []queue.Acks) (n int) {
 	stateFor := time.Duration(0)
 	for _, a := range acks {
 		for i, id := range a.IDs {
@@ -406,20 +427,20 @@ func (m *Shard) AckAll(acks []queue.Acks) (n int) {
 			}
 			_, from := a.Runs.Cut(i)
 			line, _ := from.Cut(1)
-			n += m.done(a.Flight, answer, line.Text())
+			n += m.finishJob(a.Flight, answer, line.Text())
 		}
 		for i := range a.Answers {
 			stateFor = a.Answers[i].StateFor
 		}
 	}
 	if stateFor > 0 {
-		m.expire(stateFor)
+		m.expireStates(stateFor)
 	}
 	return n
 }
 
-// Sketch shows runs without their times and instances.
-func Sketch(list []journal.Run) string {
+// SketchRuns returns runs as text, without their times and instances.
+func SketchRuns(list []journal.Run) string {
 	words := make([]string, len(list))
 	for i, r := range list {
 		words[i] = fmt.Sprintf("%s %s %d %q", r.ID, r.Verdict, r.RetryCount, r.Error)

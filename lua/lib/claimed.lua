@@ -1,7 +1,7 @@
--- Included by scripts that only the holder of the claim may run: the fence check (I1). Expects
--- KEY.claim = claim, ARGV[1] = instance, ARGV[2] = fence. Leaves the claim's fields in `claim` and
--- its key in `claim_key`. The flights of the claim are its fields #<number> = ids still in flight,
--- @<number> = since when (us).
+-- Included by scripts that only the holder of the claim may run: the fence check (I1). It expects
+-- ARGV[1] = instance and ARGV[2] = fence. It leaves the fields of the claim in `claim` and its key in
+-- `claim_key`. Each flight has two fields in the claim: #<number> is the number of its ids that are
+-- still in flight, and @<number> is the time of its pop (us).
 local claim, claim_key = {}, KEY.claim
 do
   local flat = redis.call('HGETALL', claim_key)

@@ -1,7 +1,7 @@
--- Included by scripts that take lines of the journal apart; internal/journal has their form.
+-- Included by scripts that parse lines of the journal. internal/store/journal has their form.
 
--- each_run calls see with the id, the verdict's letter and the line of each run of a block: with the line of its log
--- before it, if it has one. It ends at a line that it cannot read, and where see returns true.
+-- each_run calls see for each run of a block, with the id, the letter of the verdict, and the line. If the
+-- run has a log, its line comes before. each_run ends at an unreadable line, or when see returns true.
 local function each_run(block, see)
   local from, p = 1, 1
   while p <= #block do

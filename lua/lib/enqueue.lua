@@ -1,6 +1,6 @@
 -- Included by scripts that end flights: where an id waits next.
 
--- enqueue makes an id wait for its due time, or at once.
+-- enqueue puts an id into the ready list if it is due, else into the list of scheduled ids.
 local function enqueue(ready_key, due_key, id, at, now)
   if at <= now then
     redis.call('RPUSH', ready_key, id)
@@ -9,8 +9,8 @@ local function enqueue(ready_key, due_key, id, at, now)
   end
 end
 
--- unpark lets what was pushed during an id's flight wait by itself. Such a record has form j or s and is fresh, and
--- waits since its own time; a damaged one stays where it is, for a repair.
+-- unpark makes the payloads that were pushed during an id's flight a job of their own. Their record has
+-- form j or s, and its own due time. A damaged record stays parked, for a repair.
 local function unpark(jobs_key, ready_key, due_key, parked_key, id, record, now)
   local at = string.match(record, '^.%S+ (%d+)')
   if not at then return end

@@ -1,9 +1,9 @@
 -- Included after lib/take_out.lua and lib/enqueue.lua: acks.
 
--- finish deletes handled jobs; what was pushed to them meanwhile becomes due at
--- max(its due time, now). ARGV from p: groups of flight, count, ids; count 0 means all
--- that is left of the flight. Returns how many ids were done
--- and how many wait again. parked_key and crashes_key may be nil if there are no such keys.
+-- finish deletes handled jobs. Payloads that were pushed to them meanwhile become jobs, due at the later
+-- of their due time and now. ARGV from p to stop holds groups of flight, count and ids; count 0 stands
+-- for all ids of the flight. finish returns the number of handled ids, and how many of them wait again.
+-- parked_key and crashes_key are nil if these keys do not exist.
 local function finish(jobs_key, ready_key, due_key, flight_key, parked_key, crashes_key, count_key, p, stop)
   local done, again = 0, 0
   local time

@@ -1,14 +1,14 @@
 -- Included after lib/spill.lua and lib/measure.lua. Expects KEY.morgue, KEY.dead, KEY.count, KEY.spill, KEY.spillx.
 
--- forget deletes what the morgue holds of an id, or a piece of it if it is crowded. It returns how many payloads went, and
--- whether more are left. Of a damaged record nobody knows how many those were.
+-- forget deletes the morgue record of an id, or a piece of it if it is crowded. It returns the number of
+-- deleted payloads, and whether more are left. The number is unknown for a damaged record.
 local function forget(id, record)
   weigh_record(record)
   local sound, job = pcall(parse, record)
   local crowded, gone = string.byte(record, 1) == 115, sound and job.n or 0
   if crowded then
     if not sound then job = {bytes = math.huge} end
-    local piece = spill_take(KEY.spill, KEY.spillx, 'm', id, job) -- first what frees memory: see lease.lua
+    local piece = spill_take(KEY.spill, KEY.spillx, 'm', id, job) -- the first write frees memory: see lease.lua
     weigh(piece.n, piece.bytes)
     gone = piece.n
   end

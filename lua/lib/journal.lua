@@ -1,25 +1,26 @@
--- Included by scripts that learn how runs ended: the shard's journal. Expects KEY.journal, KEY.journalx, KEY.count,
--- KEY.progress.
+-- Included by scripts that end runs: the journal of the shard. Expects KEY.journal, KEY.journalx,
+-- KEY.count, KEY.progress.
 --
--- KEY.journal is a stream with one entry per script; internal/journal has the form of entries and lines. KEY.journalx is a
--- list with "<id> <lines>" for each, oldest first: what is to be trimmed is found without reading entries, of which Redis's
--- Lua would look at each byte. A row may stand for several entries: for all from the row before it up to its id. In KEY.count:
---   runs       how many lines there are
---   oldest     when the first entry was written, ms; only where the queue has a bound of age
---   journal    "<most lines> <most ms>", the bounds of the last script that was told them; 0 ms: none
---   unlogged   how many lines were left out, ever, because Redis was out of memory
+-- KEY.journal is a stream with an entry per script call. internal/store/journal has the form of entries
+-- and lines. KEY.journalx is a list with a row "<id> <lines>" per entry, oldest first. It says how many
+-- entries to trim without reading them, because Redis's Lua looks at each byte that it reads. A row may
+-- stand for several entries: all from the row before it up to its id. Fields of KEY.count:
+--   runs       number of lines
+--   oldest     time (ms) of the first entry, if the queue has a bound of age
+--   journal    "<maximum lines> <maximum ms>", the bounds that a script was given last; 0 ms: no bound
+--   unlogged   number of lines that were ever left out because Redis was out of memory
 local entry, entry_runs, entry_full = {}, 0, false
 
--- open_journal comes before the first write of a script. Redis out of memory refuses the first command that could grow,
--- and none after a write: so this one, which changes nothing, says whether the lines must be left out (I2: what a handler
--- has done is taken all the same).
+-- open_journal must run before the first write of a script. A Redis that is out of memory refuses a
+-- first write that may need memory, and no later write. The write of open_journal changes nothing. If
+-- Redis refuses it, the script leaves the lines out, and still takes the answers of handlers (I2).
 local function open_journal()
   local held = redis.pcall('HINCRBY', KEY.count, 'runs', 0)
   entry_full = type(held) == 'table'
 end
 
--- journal_log is a line with what was noted of an id in its flight, which goes before that of its run; '' if nothing was.
--- popped: when its flight was, us.
+-- journal_log returns the line with the notes of an id in its flight, or ''. It goes before the line of
+-- the run. popped is the time of the pop (us).
 local function journal_log(id, popped)
   local was = redis.call('HGET', KEY.progress, id)
   local at = was and string.match(was, '^(%d+) ')
@@ -29,13 +30,13 @@ local function journal_log(id, popped)
   return 'l 0 0 0 0 0 ' .. #id .. ' 0 ' .. #log .. ' 0\n' .. id .. log
 end
 
--- journal adds lines of so many runs.
+-- journal adds the lines of runs.
 local function journal(lines, runs)
   entry[#entry + 1], entry_runs = lines, entry_runs + runs
 end
 
--- trim_journal removes entries that are too many or too old, those of eight rows at most, so that most scripts need not.
--- Until there is a tenth more lines than are kept, none is.
+-- trim_journal removes the entries beyond the bounds, at most those of eight rows. It begins when a tenth
+-- more lines than the bound exist, so that most calls remove none.
 local function trim_journal(held, most, ms, now)
   local oldest = ms > 0 and tonumber(redis.call('HGET', KEY.count, 'oldest') or 0)
   local before = now / 1000 - ms
@@ -57,8 +58,8 @@ local function trim_journal(held, most, ms, now)
   if ms > 0 then redis.call('HSET', KEY.count, 'oldest', string.match(first[kept] or '', '^%d+') or 0) end
 end
 
--- close_journal writes what was added, of runs of this instance. bounds as in field journal; nil: those of that field, or
--- 64 lines.
+-- close_journal writes the added lines, as runs of this instance. bounds has the form of the field
+-- journal; nil stands for the value of that field, or for 64 lines.
 local function close_journal(instance, now, bounds)
   if entry_runs == 0 then return end
   if entry_full then
@@ -75,7 +76,7 @@ local function close_journal(instance, now, bounds)
   local most, ms = string.match(bounds, '^(%d+) (%d+)')
   most, ms = tonumber(most), tonumber(ms)
   local held = redis.call('HINCRBY', KEY.count, 'runs', entry_runs)
-  local lines = entry[2] and table.concat(entry) or entry[1] -- to make a text costs Redis's Lua a look at each byte
+  local lines = entry[2] and table.concat(entry) or entry[1] -- Redis's Lua looks at each byte of a new string
   local id = redis.call('XADD', KEY.journal, '*', 'i', instance, 'n', entry_runs, 'l', lines)
   redis.call('RPUSH', KEY.journalx, id .. ' ' .. entry_runs)
   trim_journal(held, most, ms, now)

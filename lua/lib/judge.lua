@@ -1,5 +1,5 @@
--- Included by claim.lua and resume.lua: put what was in flight under an earlier claim back, and
--- judge it. Expects their KEYS, and `claim`.
+-- Included by claim.lua and resume.lua: puts the jobs in flight of an earlier claim back, and judges
+-- them after a crash. Expects their KEYS, and `claim`.
 --#include record
 --#include sound
 --#include spill
@@ -13,7 +13,8 @@ local now = time[1] * 1000000 + time[2]
 local max_crashes = tonumber(claim.max_crashes or 0)
 local buried, alone, died = 0, false, ''
 
--- When the one flight was popped, and what was noted of its id: that goes with the flight.
+-- see_flight keeps the time of the earliest pop and, if a single id is in flight, its journal lines.
+-- The recovery deletes both, so see_flight runs before it.
 local popped, noted = now, ''
 local function see_flight()
   for field, value in pairs(claim) do
@@ -22,14 +23,15 @@ local function see_flight()
   if redis.call('LLEN', KEY.flight) == 1 then noted = journal_log(redis.call('LINDEX', KEY.flight, 0), popped) end
 end
 
--- note_crash writes what is known of a run that ended with its worker.
+-- note_crash writes a line about a run that ended with its worker into the journal.
 local function note_crash(id, record)
   local job, why = parse(record), 'its worker died while it ran alone'
   journal(noted .. string.format('c %d %.0f %.0f -1 -1 ', job.retry, job.since or job.at, popped - (job.since or job.at)) .. #id .. ' ' .. #why .. ' 0 0\n' .. id .. why, 1)
 end
 
--- judge puts an id in quarantine, or counts a crash that no other id can have caused. It says
--- whether it was the last: then its payloads are buried.
+-- judge puts an id in quarantine. If a quarantined id was alone in flight, no other id can have caused
+-- the crash, so judge counts it. At max_crashes it buries the payloads of the id. judge returns true if
+-- it has buried them.
 local function judge(id, record)
   local crashes = redis.call('HGET', KEY.crashes, id)
   if crashes and alone then
@@ -51,8 +53,8 @@ local function judge(id, record)
   end
 end
 
--- take_back takes a part of the flights back and returns how many jobs that were, and how many ids
--- are left. from: the instance that had them.
+-- take_back puts a part of the flights back. It returns the number of jobs that it handled, and the
+-- number of ids that are left. from is the instance that had the flights.
 local function take_back(cause, from)
   open_journal()
   if cause == 'seize' and not claim.recover then see_flight() end

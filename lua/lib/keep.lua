@@ -1,7 +1,7 @@
--- Included by scripts that take what handlers keep of ids. Expects KEY.states, KEY.statesx.
+-- Included by scripts that store the states of ids. Expects KEY.states, KEY.statesx.
 
--- keep replaces the state of an id: '' leaves it as it was, '-' deletes it, '=' comes before its
--- bytes. now: us, text.
+-- keep sets the state of an id: '' keeps it, '-' deletes it, and '=' is followed by its bytes. now is a
+-- time (us) as text.
 local function keep(id, state, now)
   if state == '-' then
     redis.call('HDEL', KEY.states, id)

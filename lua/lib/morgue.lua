@@ -1,7 +1,7 @@
--- Included after lib/spill.lua and lib/measure.lua: the morgue, payloads that wait for a person.
+-- Included after lib/spill.lua and lib/measure.lua: the morgue, whose payloads wait for a person.
 --#include tell
 
--- scored gives payloads that were in the spill their scores as text.
+-- scored gives payloads from the spill their scores as text.
 local function scored(some)
   if not some.key then return some end
   local score = {}
@@ -9,9 +9,9 @@ local function scored(some)
   return {n = some.n, bytes = some.bytes, data = some.data, score = score}
 end
 
--- entomb adds payloads of a job, not more than a piece has, to the id's morgue record, which then
--- carries this retry count, this error, unless it is empty and there is one, and the time (us) as
--- its due time. Equal payloads are one. Among equal scores they are behind what is there: it was
+-- entomb adds the payloads of a job, at most a piece, to the morgue record of the id. The record gets the
+-- retry count, the error (an empty error replaces none), and the time (us) as its due time. Equal
+-- payloads become one payload. Among equal scores the added payloads are last, because the others were
 -- buried before.
 local function entomb(morgue_key, dead_key, count_key, spill, spillx, id, some, retry, err, now)
   local rec = redis.call('HGET', morgue_key, id)

@@ -1,29 +1,30 @@
 -- Included by other scripts: the packed record of a job.
 --
--- A record is the truth about an id's waiting payloads. Its first byte is its form:
---   a  7 bytes us, 2 bytes k, payload        one payload, fresh; due at us, score (us + k) / 1e6
---   e  7 bytes us, 8 bytes score, payload    one payload, fresh; due at us
---   j  "retry at count bytes errlen next\n" error, then "score len:payload" each    any job
---      Of a job that was put off " since group" ends the line.
---   s  the same head, with " shift" before that; payloads in the spill    a crowded job
---   p  the head of j, error, then "key" (20 bytes, see lib/spill.lua), 4 bytes length, payload each, in the order
---      of their keys                                                                what a flight has of a crowded job
---   x  a tombstone: the job was deleted, its entry in the ready list is still there
--- In a parsed job: retry, at (us), err, n, bytes, next (place for the spill), data[], and of each
--- payload its score[] (text, "%.17g") or, of form p, its key[]. Of form s: shift, and no payloads.
+-- A record holds the waiting payloads of an id. Its first byte is its form:
+--   a  7 bytes us, 2 bytes k, payload        a new job with one payload; due at us, score (us + k) / 1e6
+--   e  7 bytes us, 8 bytes score, payload    a new job with one payload; due at us
+--   j  "retry at count bytes errlen next\n" error, then "score len:payload" for each payload    any job
+--      For a postponed job the line ends with " since group".
+--   s  the head of j, with " shift" before " since group"; its payloads are in the spill    a crowded job
+--   p  the head of j, error, then "key" (20 bytes, see lib/spill.lua), 4 bytes length and the payload
+--      for each payload, in the order of the keys    the part of a crowded job that is in flight
+--   x  a tombstone: the job was deleted, and its entry in the ready list is still there
+-- A parsed job has the fields retry, at (us), err, n, bytes, next (the next place in the spill) and
+-- data[]. Each payload has a score[] (text, "%.17g") or, in form p, a key[]. A job of form s has
+-- shift, and no payloads.
 --
--- at is when a job may run next. It waits since then, unless it was put off: by its handler, its group, a hold or a person who
--- ended its run. Then since (us) is the time before, whoever moves at again, until it fails, or comes back from the morgue;
--- group is 1 if its group has put it off last, else 0. The key postponed has since of all such ids that wait and are
--- neither blocked nor held.
+-- A job may run at the time at. It has waited since that time, unless it was postponed: by its
+-- handler, its group, a hold, or a person who cancelled its run. Then since (us) keeps the time at
+-- which it began to wait, however often at moves, until the job fails or comes back from the morgue.
+-- group is 1 if its group postponed it last, else 0. The key postponed has the since of all postponed
+-- ids that are neither blocked nor held.
 --
--- A payload may be in an envelope (internal/envelope):
+-- A payload may be in an envelope (internal/store/envelope):
 --   00 4C, 2 bytes n, n bytes of headers, 1 byte m, m bytes of address, data
--- Outside of flights a record is never larger than lib/spill.lua allows, or has one payload of at
--- most 16 KiB (push.go).
+-- Outside of flights a record is at most as large as lib/spill.lua allows, or it has a single payload
+-- of at most 16 KiB (push.go).
 
--- Everywhere: string.byte(s, 1), never string.byte(s), which in the embedded Redis unfolds all of
--- s.
+-- All scripts call string.byte(s, 1). In the embedded Redis string.byte(s) returns every byte of s.
 local function f17(x) return string.format('%.17g', x) end
 
 local function us7(s, i)
@@ -31,8 +32,8 @@ local function us7(s, i)
   return ((a * 256 + b) * 256 + c) * 4294967296 + ((d * 256 + e) * 256 + f) * 256 + g
 end
 
--- double makes a number of the 8 bytes of a big endian double (IEEE 754 binary64; never NaN or
--- infinite here).
+-- double decodes the 8 bytes of a big endian double (IEEE 754 binary64). Scores are never NaN or
+-- infinite.
 local function double(a, b, c, d, e, f, g, h)
   local sign = 1
   if a > 127 then sign, a = -1, a - 128 end
@@ -44,8 +45,8 @@ end
 
 local function ieee(s, i) return double(string.byte(s, i, i + 7)) end
 
--- rank makes 8 bytes of a score that are in the order of scores: a double whose sign bit is set if
--- it is positive, and all of whose bits are inverted if it is negative.
+-- rank encodes a score in 8 bytes that sort as the scores do. It is the big endian double, with the
+-- sign bit set if the score is positive, and with all bits inverted if it is negative.
 local function rank(score)
   local x = score + 0
   if x == 0 then return string.char(128, 0, 0, 0, 0, 0, 0, 0) end
@@ -64,7 +65,7 @@ local function rank(score)
   return string.char(127 - a, 255 - b, 255 - c, 255 - d, 255 - f, 255 - g, 255 - h, 255 - i)
 end
 
--- ranked reads what rank wrote.
+-- ranked decodes the result of rank.
 local function ranked(s)
   local a, b, c, d, e, f, g, h = string.byte(s, 1, 8)
   if a > 127 then return double(a - 128, b, c, d, e, f, g, h) end
@@ -94,14 +95,14 @@ local function head_of(rec)
     shift = tonumber(shift or 0), since = since and tonumber(since), group = tonumber(group or 0), err = string.sub(rec, stop, stop + errlen - 1), data = {}, score = {}}, stop + errlen
 end
 
--- has_failed says of a record that can be read whether its retry count is at least 0: then it has a
--- head, and that begins with no '-'.
+-- has_failed reports whether the retry count of a readable record is at least 0. Such a record has a
+-- head, and the head does not begin with '-'.
 local function has_failed(rec)
   local form, first = string.byte(rec, 1, 2)
   return (form == 106 or form == 115 or form == 112) and first ~= nil and first ~= 45
 end
 
--- since_of is since when a job that was put off has waited (us), of a record that can be read; nil: it was not put off.
+-- since_of returns the since (us) of a readable record, or nil if the job was not postponed.
 local function since_of(rec)
   local since
   if string.byte(rec, 1) == 115 then
@@ -112,7 +113,7 @@ local function since_of(rec)
   return since and tonumber(since)
 end
 
--- put_off lets a job run later. It waits on.
+-- put_off postpones a job. The time when it began to wait stays.
 local function put_off(job, at, group)
   job.since = job.since or job.at
   job.at, job.group = at, group
@@ -155,7 +156,8 @@ local function head(form, job)
   return form .. string.format('%d %.0f %d %d %d %.0f', job.retry, job.at, job.n, job.bytes, #job.err, job.next) .. stop .. job.err
 end
 
--- joined is table.concat in parts: the Lua of the embedded Redis puts all that it joins on a stack of 5,120 places.
+-- joined is table.concat in parts, because the Lua of the embedded Redis puts all parts on a stack of
+-- 5,120 places.
 local function joined(list)
   if #list <= 1000 then return table.concat(list) end
   local parts = {}
@@ -182,9 +184,9 @@ local function pack(job)
   return joined(out)
 end
 
--- bare is a payload as it would be without headers: two payloads are equal if these are. An
--- envelope without headers and address is there only for data that begins like one. One that was
--- cut short (damage) is equal to itself alone.
+-- bare returns a payload without its headers. Two payloads are equal if their bare forms are equal.
+-- Data that begins like an envelope is stored in an envelope without headers and address. An envelope
+-- that was cut short by damage equals only itself.
 local function bare(payload)
   local a, b, hi, lo = string.byte(payload, 1, 4)
   if a ~= 0 or b ~= 76 or not lo then return payload end
@@ -198,19 +200,19 @@ local function bare(payload)
   return '\0L\0\0' .. string.sub(payload, m)
 end
 
--- lower compares two scores. Arithmetic reads them: tonumber of the embedded Redis does not know
--- '1e+18'.
+-- lower reports whether score x is lower than y. It converts them by arithmetic, because tonumber of
+-- the embedded Redis does not read '1e+18'.
 local function lower(x, y) return x + 0 < y + 0 end
 
--- lessen gives payload k of a job a smaller score: it takes its turn as if it had been pushed with
--- that one only.
+-- lessen gives payload k of a job a smaller score. The payload moves to the place that a push with
+-- that score would have given it.
 local function lessen(job, k, score)
   local payload = table.remove(job.data, k)
   table.remove(job.score, k)
   job.data[job.n], job.score[job.n] = payload, score
 end
 
--- find gives the place of the payload that is equal to this one.
+-- find returns the index of the payload that equals the given one, or nil.
 local function find(job, payload)
   local what = bare(payload)
   for i = 1, job.n do
@@ -219,8 +221,9 @@ local function find(job, payload)
   end
 end
 
--- merge adds the payloads of other to job, both of form j: equal payloads are one, with the
--- smallest score and the headers of job's. Retry count, error and due time of job stay.
+-- merge adds the payloads of other to job; both have form j. Equal payloads become a single payload
+-- with the smaller score and the headers that it has in job. Retry count, error and due time of job
+-- stay.
 local function merge(job, other)
   for i = 1, other.n do
     local k = find(job, other.data[i])

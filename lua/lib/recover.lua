@@ -1,15 +1,16 @@
--- Included after lib/spill.lua and lib/measure.lua: put what is in flight back to the head (I2), a
--- part of it per call. Expects `claim` (fields of the claim), KEY.claim, KEY.jobs, KEY.ready,
--- KEY.flight, KEY.parked, KEY.crashes, KEY.suspects, KEY.spill, KEY.spillx, KEY.late,
+-- Included after lib/spill.lua and lib/measure.lua: puts the jobs in flight back to the head of the
+-- ready list (I2), some in each call. Expects `claim` (fields of the claim), KEY.claim, KEY.jobs,
+-- KEY.ready, KEY.flight, KEY.parked, KEY.crashes, KEY.suspects, KEY.spill, KEY.spillx, KEY.late,
 -- KEY.postponed, KEY.progress.
 --
--- Field recover of the claim says that this has begun, why, and how many ids were in flight then:
--- "seize 36". While it is there no pop takes anything, so no pop sees a shard of which only a part
--- is back (I3); the owner by then, or the next one, goes on (resume.lua).
+-- While a recovery runs, the claim has a field recover with its cause and the number of ids that were in
+-- flight at its beginning, such as "seize 36". A pop refuses to run until the field is gone. So no pop
+-- sees a shard whose flights are partly back (I3). The owner continues the recovery, and if it dies, the
+-- next owner does (resume.lua).
 
--- reunite merges what was parked during a flight into the job that was in flight, whose retry
--- count, error (if it has one) and due time win. It returns the record to store. One that is parked
--- and damaged stays where it is, for a repair.
+-- reunite merges the payloads that were parked during a flight into the job that was in flight. Retry
+-- count, due time and, if it has one, the error of that job win. It returns the record to store. A
+-- damaged parked record stays parked, for a repair.
 local function reunite(id, job)
   local parked = redis.call('HGET', KEY.parked, id)
   if parked and not pcall(parse, parked) then parked = nil end
@@ -18,26 +19,32 @@ local function reunite(id, job)
   return record
 end
 
--- back stores a job that was in flight as it waits now. A fresh one alone stays as it is.
+-- back stores the record of a job that comes back from its flight. The record of a new job without
+-- parked payloads stays as it is.
 local function back(id, record)
   local form = string.byte(record, 1)
   if (form == 97 or form == 101) and redis.call('HEXISTS', KEY.parked, id) == 0 then return end
   redis.call('HSET', KEY.jobs, id, reunite(id, parse(record)))
 end
 
--- to_head lets a job wait at the head: of suspects if it is in quarantine, else of the ready list.
-local function to_head(id, record)
+-- to_head puts an id at the head of the suspects if it is in quarantine, else of the ready list. If last is
+-- true, the id goes behind the other suspects.
+local function to_head(id, record, last)
   local suspect = redis.call('HEXISTS', KEY.crashes, id) == 1
-  redis.call('LPUSH', suspect and KEY.suspects or KEY.ready, id)
+  if last and suspect then
+    redis.call('RPUSH', KEY.suspects, id)
+  else
+    redis.call('LPUSH', suspect and KEY.suspects or KEY.ready, id)
+  end
   if has_failed(record) then redis.call('HSET', KEY.late, id, 1) end
   local since = since_of(record)
   if since then redis.call('ZADD', KEY.postponed, string.format('%.0f', since), id) end
 end
 
--- recovery begins to take flights back, or goes on with what was begun. It returns the cause of the
--- beginning, and how many ids were in flight then; nil if there is nothing to do.
+-- recovery begins a recovery, or continues it. It returns the cause of the recovery and the number of
+-- ids that were in flight at its beginning, or nil if no flight is open.
 local function recovery(cause)
-  redis.call('HDEL', KEY.claim, '') -- a first write that cannot grow, for a Redis out of memory: see lease.lua
+  redis.call('HDEL', KEY.claim, '') -- the first write needs no memory: see lease.lua
   if not claim.recover then
     redis.call('DEL', KEY.progress)
     local n = redis.call('LLEN', KEY.flight)
@@ -51,7 +58,7 @@ local function recovery(cause)
   return cause, tonumber(n)
 end
 
--- depart notes that the last n ids of the flights have left them.
+-- depart updates the claim after the last n ids of the flights have left. last is true if no id is left.
 local function depart(n, last)
   local numbers = {}
   for field in pairs(claim) do
@@ -79,10 +86,10 @@ local function depart(n, last)
   end
 end
 
--- recover takes a part of the flights back, the last ids first: ids in quarantine go to the head of
--- suspects, the others to the head of the ready list. `judge`, if given, sees every id first and
--- may take it away. It returns how many jobs that were, and how many ids are left. A record that
--- cannot be read goes back as it is, or the script would end half-way (I6).
+-- recover puts a part of the flights back, the last ids first. Ids in quarantine go to the head of the
+-- suspects, others to the head of the ready list. If there is a judge, it sees every id first and may
+-- bury it. recover returns the number of jobs that it handled and the number of ids that are left. An
+-- unreadable record goes back unchanged, because an error would end the script half-way (I6).
 local function recover(judge)
   local ids, left = redis.call('LRANGE', KEY.flight, -1000, -1), redis.call('LLEN', KEY.flight)
   local count, gone = 0, 0

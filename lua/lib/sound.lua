@@ -1,8 +1,8 @@
--- Included after lib/record.lua by scripts that people run: records that may be damaged. One of
--- them must neither hide the others nor end a script half-way (I6).
+-- Included after lib/record.lua by scripts for people: reads records that may be damaged. A damaged
+-- record must neither hide others nor end a script half-way (I6).
 
--- head_if reads what a record says of its job, nil if it cannot be read. After the head of a
--- form that has one, it also gives the place where that ends.
+-- head_if parses the head of a record. It returns nil if the record cannot be read. For a form with a
+-- head it also returns the place where the head ends.
 local function head_if(rec)
   local form = string.byte(rec, 1)
   if form == 97 and #rec >= 10 or form == 101 and #rec >= 16 then return {retry = -1, at = us7(rec, 2)} end
@@ -13,5 +13,5 @@ local function head_if(rec)
   return head_of(rec)
 end
 
--- readable says whether all of a record can be read; none is.
+-- readable reports whether a whole record can be read. A missing record is readable.
 local function readable(rec) return not rec or (pcall(parse, rec)) end

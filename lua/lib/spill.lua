@@ -1,15 +1,16 @@
 -- Included by other scripts: ids with many payloads.
 --
--- A record of many payloads would be copied whole by every push. Past 32 payloads or
--- 4 KiB they move to two structures that all ids of the shard share, so that a push
--- costs the same however many payloads wait:
---   spill   ZSET, all scores 0: "w<len id>:<id>:" .. key .. payload, in the order in which a handler gets them (I3)
---   spillx  HASH "w<len id>:<id>:" .. bare payload -> key: is it waiting, and where in that order
--- "w" is the set of waiting (or parked) payloads, "m" that of the morgue.
+-- Every push would copy the whole record of an id with many payloads. Past 32 payloads or 4 KiB the
+-- payloads move to two keys that all ids of the shard share. So a push costs the same however many
+-- payloads wait:
+--   spill   ZSET, all scores 0: "w<len id>:<id>:" .. key .. payload, in the order of handling (I3)
+--   spillx  HASH "w<len id>:<id>:" .. bare payload -> key: whether a payload waits, and at which place
+-- "w" marks waiting and parked payloads, "m" those of the morgue.
 --
--- A key is the payload's score (rank in lib/record.lua), then its place among equal scores, 12
--- digits. What is pushed goes behind the middle, what was pushed before all that is there goes
--- before it; the record's next is larger than the distance of any place from the middle.
+-- A key is the payload's score (rank in lib/record.lua) and then, in 12 digits, its place among equal
+-- scores. Places begin at a middle. A pushed payload gets a place behind the middle. A payload that
+-- was pushed before all others of the set, because it comes back from a flight or from the morgue, or
+-- is imported, gets a place before the middle. The record's next is larger than the distance of any place from the middle.
 --
 -- Id "a" has payloads x (score 2, pushed first), y (score 1), z (score 2); M is the middle:
 --
@@ -21,28 +22,28 @@
 --   spillx  w1:a:x -> <rank 2><M+0>                   is x waiting, and where?
 --           w1:a:y -> <rank 1><M+1>   w1:a:z -> <rank 2><M+2>
 --
---   event                        what moves
---   push of an equal payload     nothing, or its member to a smaller score
---   push of another one          one member, one field, the head
---   pop                          a piece of the lowest into the record of the flight; the rest
---                                waits behind it, as parked
---   ack                          the flight's record; what is parked becomes the job
---   retry, return, seizure       the piece back before the rest: places below those there are
---   bury                         what the flight has into "m"; the morgue's record counts it
+--   event                        change
+--   push of an equal payload     none, or its member moves to a smaller score
+--   push of another payload      one member and one field more; the head changes
+--   pop                          the lowest payloads, a piece, move to the record of the flight; the
+--                                rest is parked
+--   ack                          the record of the flight ends; the parked rest becomes the job
+--   retry, return, seizure       the piece comes back at places before those of the rest
+--   bury                         the piece moves to "m"; the record in the morgue counts it
 --
--- No script moves all of such a set at once, for Redis serves no other client meanwhile: it moves a
--- piece, the lowest first. A flight takes one piece of an id, and the rest waits as if it had been
+-- Redis serves no other client while a script runs. So no script moves a whole set. It moves a piece
+-- with the lowest payloads. A flight takes one piece of an id, and the rest waits as if it had been
 -- pushed during the flight.
 local spill_count, spill_bytes = 32, 4096
 local piece_count, piece_bytes = 2000, 1048576
-local moved_count = piece_count / 2 -- of a piece that goes from one set to another: twice the work
+local moved_count = piece_count / 2 -- for a move from one set to another, which is twice the work
 local spill_middle = 500000000000
-local spill_chunk = 400 -- arguments of a command, and twice that: the stack of the embedded Redis has 5,120 places
+local spill_chunk = 400 -- members per command; the stack of the embedded Redis has 5,120 places
 
 local function spill_prefix(space, id) return space .. #id .. ':' .. id .. ':' end
 
--- spill_range bounds the members with a prefix: what follows its last character, a colon, may be
--- any byte.
+-- spill_range returns the bounds of all members with a prefix. The byte after the prefix may have any
+-- value.
 local function spill_range(prefix) return '[' .. prefix, '(' .. string.sub(prefix, 1, -2) .. ';' end
 
 local function in_chunks(list, width, call)
@@ -53,14 +54,14 @@ end
 
 local function spill_key(ranked_score, place) return ranked_score .. string.format('%012.0f', place) end
 
--- spill_lowest reads members of a set, lowest first: at most this many, and bytes of payloads, but
--- one.
+-- spill_lowest reads the lowest members of a set: at most `most` members and `room` bytes of payloads,
+-- but at least one member.
 local function spill_lowest(spill, prefix, bytes, most, room)
   local from, to = spill_range(prefix)
   if bytes <= room then return redis.call('ZRANGEBYLEX', spill, from, to, 'LIMIT', 0, most) end
   local found, size = {}, 0
   while #found < most do
-    local few = redis.call('ZRANGEBYLEX', spill, from, to, 'LIMIT', 0, 4) -- they may be large
+    local few = redis.call('ZRANGEBYLEX', spill, from, to, 'LIMIT', 0, 4) -- members may be large
     for i = 1, #few do
       size = size + #few[i] - #prefix - 20
       if size > room and #found > 0 or #found == most then return found end
@@ -72,8 +73,9 @@ local function spill_lowest(spill, prefix, bytes, most, room)
   return found
 end
 
--- spill_take takes the lowest payloads out of a crowded job, of which only the head was read: one
--- piece, or as many as told. It returns them as {n, bytes, data, key}; job counts what is left.
+-- spill_take takes the lowest payloads out of a crowded job, whose head was read. It takes a piece, or
+-- at most `most` payloads and `room` bytes. It returns them as {n, bytes, data, key}, and updates the
+-- counts of job.
 local function spill_take(spill, spillx, space, id, job, most, room)
   local prefix = spill_prefix(space, id)
   local members = spill_lowest(spill, prefix, job.bytes, most or piece_count, room or piece_bytes)
@@ -92,13 +94,13 @@ local function spill_take(spill, spillx, space, id, job, most, room)
   local from, to = spill_range(prefix)
   in_chunks(fields, 1, function(...) redis.call('HDEL', spillx, ...) end)
   redis.call('ZREMRANGEBYLEX', spill, from, '[' .. members[#members])
-  job.n = redis.call('ZLEXCOUNT', spill, from, to) -- counted, so that a record that is wrong ends too
+  job.n = redis.call('ZLEXCOUNT', spill, from, to) -- counted, so that a job with a wrong count ends too
   job.bytes = job.n == 0 and 0 or math.max(0, job.bytes - piece.bytes)
   return piece
 end
 
--- spill_at gives the payload that has this key, as it is stored: it is equal to this one. Where it
--- is not, or there is none (damage: see audit_spill.lua), this one is what is known.
+-- spill_at returns the stored payload with this key. It must equal the payload `equal`; if the set is
+-- damaged (see audit_spill.lua), `equal` itself is returned.
 local function spill_at(spill, prefix, key, equal)
   local member = redis.call('ZRANGEBYLEX', spill, '[' .. prefix .. key, '+', 'LIMIT', 0, 1)[1]
   if not member or member == prefix .. key .. equal then return equal end
@@ -107,9 +109,10 @@ local function spill_at(spill, prefix, key, equal)
   return same and stored or equal
 end
 
--- spill_put adds payloads with their keys to a crowded job, of which only the head was read. Of
--- equal payloads the smaller score stays, and the headers of the one that was pushed before, which
--- of equal scores has its place: first says that these were.
+-- spill_put adds payloads with their keys to a crowded job, whose head was read. Equal payloads become
+-- a single payload with the smaller score, and with the headers of the payload that was pushed first.
+-- If the scores are equal it keeps the place of that payload, too. first says that the added payloads
+-- were pushed first.
 local function spill_put(spill, spillx, space, id, job, some, first)
   local prefix = spill_prefix(space, id)
   local names, there, members, fields, gone = {}, {}, {}, {}, {}
@@ -143,7 +146,7 @@ local function spill_put(spill, spillx, space, id, job, some, first)
   in_chunks(fields, 2, function(...) redis.call('HSET', spillx, ...) end)
 end
 
--- keyed gives payloads, of a record that was parsed, places from here on, in their order.
+-- keyed gives the payloads of a parsed record keys, with places from `place` on in their order.
 local function keyed(some, place)
   local key = {}
   for i = 1, some.n do
@@ -152,15 +155,15 @@ local function keyed(some, place)
   return {n = some.n, bytes = some.bytes, data = some.data, key = key}
 end
 
--- spill_behind adds payloads that were pushed after all that are there.
+-- spill_behind adds payloads that were pushed after all others of the set.
 local function spill_behind(spill, spillx, space, id, job, some)
   local place = spill_middle + job.next
   job.next = job.next + some.n
   spill_put(spill, spillx, space, id, job, keyed(some, place), false)
 end
 
--- spill_open moves the payloads of a job that was parsed to the spill, as the first of their set;
--- their places begin at from.
+-- spill_open moves the payloads of a parsed job to the spill, as the first of their set. Their places
+-- begin at from.
 local function spill_open(spill, spillx, space, id, job, from)
   local some = keyed(job, spill_middle + from)
   job.n, job.bytes, job.next, job.shift, job.data, job.score, job.key = 0, 0, from + some.n, 0, {}, {}, nil
@@ -170,22 +173,23 @@ end
 
 local function spill_small(n, bytes) return n <= spill_count and bytes <= spill_bytes end
 
--- spill_pack makes the record of a job that waits, moving its payloads to the spill if they are
--- many. The space must hold nothing of this id. Places begin behind those of what is in flight:
--- from, or 1.
+-- spill_pack returns the record of a waiting job, and moves its payloads to the spill if they are
+-- many. The spill must have no payloads of this id in that space. Places begin at from (default 1),
+-- which is behind the places of the payloads in flight.
 local function spill_pack(spill, spillx, space, id, job, from)
   if spill_small(job.n, job.bytes) then return pack(job) end
   return head('s', spill_open(spill, spillx, space, id, job, from or 1))
 end
 
--- spill_from is where the places begin of what is pushed during the flight of this record.
+-- spill_from returns the first place for payloads that are pushed during the flight of this record.
 local function spill_from(flying)
   return flying and string.byte(flying, 1) == 112 and head_of(flying).next or 1
 end
 
--- spill_join makes the record of a job that waits again, of what came back from its flight, parsed,
--- and the record of what was pushed after it (nil: nothing). Retry count, error and due time are
--- those of the first; if it has no error, that of the second stays. from: as above.
+-- spill_join returns the record of a job that comes back from its flight. job is the parsed record of
+-- the flight, and later the record of the payloads that were pushed during it, or nil. Retry count,
+-- error and due time are those of job; if job has no error, the error of later stays. For from see
+-- spill_pack.
 local function spill_join(spill, spillx, space, id, job, later, from)
   local crowded = later and string.byte(later, 1) == 115
   local other = later and parse(later)
@@ -204,9 +208,9 @@ local function spill_join(spill, spillx, space, id, job, later, from)
   return head('s', all)
 end
 
--- spill_add adds one payload to a record (false: none yet). It returns the answer's character (see
--- push.lua) and the new record, or nil if the record did not change. flying: the record in flight,
--- if this one is parked.
+-- spill_add adds a payload to a record, which is false for a new job. It returns the character of the
+-- answer (see push.lua) and the new record, or nil if the record stays. If the record is parked,
+-- flying is the record in flight.
 local function spill_add(spill, spillx, space, id, rec, payload, score, at, most, most_bytes, flying)
   if not rec then
     if most < 1 then return '2' end

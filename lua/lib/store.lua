@@ -1,9 +1,9 @@
--- Included by scripts that take payloads in, behind record and spill: push.lua has the arguments and
--- the codes. Expects n jobs, their ids, what is known of them (fresh is of push.lua; read = how many records
--- are read, into old), mode, width, now, last and base; and of coalesce.lua defer and deferred, else nil. Leaves a code for each job that it looked at in
--- `answer`.
+-- Included by the pushes, after record and spill: stores payloads one by one. push.lua has the
+-- arguments and the codes. It expects n (jobs), ids, mode, width, now, last and base; old (records that
+-- were read) and read (their number); defer and deferred, which are nil except in coalesce.lua. It
+-- leaves a code for each stored or refused job in `answer`.
 
--- read_on reads the next records; of mode m an id's is read once.
+-- read_on reads the next records. In mode m it reads the record of an id once.
 local known = {}
 local function read_on()
   local from, to = read + 1, math.min(n, read + 64)
@@ -21,7 +21,7 @@ local function read_on()
 end
 
 local most, most_bytes = tonumber(ARGV[2]), tonumber(ARGV[3])
--- Only an id with a record can be in flight.
+-- An id in flight has a record.
 local in_flight = {}
 if n > 8 then
   for _, id in ipairs(redis.call('LRANGE', KEY.flight, 0, -1)) do in_flight[id] = true end
@@ -31,9 +31,9 @@ else
     if old[i] and redis.call('LPOS', KEY.flight, ids[i]) then in_flight[ids[i]] = true end
   end
 end
--- It raises what Redis answers if it refuses to write, as it does when it is out of memory: then
--- nothing is stored (I6). After a first write Redis refuses no other. Inside of pcall, below, a
--- refusal would pass for a damaged record.
+-- A Redis that is out of memory refuses the first write of a script, and no later write. This first
+-- write is outside of the pcall below, so a refusal ends the script with its error, and nothing is
+-- stored (I6). Inside of the pcall it would look like a damaged record.
 local unscored = mode == 'a' and n or 0
 for i = 7, mode == 'm' and #ARGV or 0, 4 do
   if ARGV[i] == '' then unscored = unscored + 1 end
@@ -42,10 +42,10 @@ redis.call('HSET', KEY.count, 'last', string.format('%.0f', unscored > 0 and bas
 
 local waiting, parked = {}, {}
 local answer, ready, wake, joins = {}, {}, false, false
-local work, most_work = 0, 2000 -- about as many payloads, or 1 MiB, as elsewhere: see lib/measure.lua
-local full = {} -- ids of which a payload was refused: equal payloads merge, and no other is stored
+local work, most_work = 0, 2000 -- about 2,000 payloads or 1 MiB: see lib/measure.lua
+local full = {} -- ids with a refused payload; equal payloads still merge, others are refused, too
 
--- weigh adds what it took to add to a record: one of form j is read and written as a whole, or
+-- weigh adds the cost of a change to a record. A record of form j is read and written as a whole, or
 -- moved to the spill.
 local function weigh(record, changed)
   work = work + 1
@@ -55,7 +55,7 @@ local function weigh(record, changed)
   work = work + (changed and string.byte(changed, 1) == 115 and k or math.floor(k / 8))
 end
 
--- entry gives payload, score text and due time (us) of job i.
+-- entry returns payload, score (text) and due time (us) of job i.
 local function entry(i)
   local p = 5 + (i - 1) * width
   if mode == 'm' then
@@ -67,14 +67,14 @@ local function entry(i)
   return string.sub(tail, 3), '', now
 end
 
--- place enqueues an id that was not waiting.
+-- place enqueues an id that did not wait.
 local function place(id, at, entombed)
   if at <= now then
     -- A tombstone's entry in the ready list serves the new job.
     if not entombed then ready[#ready + 1] = id end
     return
   end
-  -- To find that entry would take as long as the list is. It stays, and the pop passes over it.
+  -- Finding that entry would take time in proportion to the list. It stays, and the pop skips it.
   if entombed then redis.call('HSET', KEY.stale, id, 1) end
   local first = redis.call('ZRANGE', KEY.due, 0, 0, 'WITHSCORES')
   if not first[2] or tonumber(first[2]) > at then wake = string.format('%.0f', at) end
@@ -100,7 +100,7 @@ for i = 1, n do
   if entombed then record = false end
   local later = defer and defer(i, id, record, busy)
   at = later or at
-  -- It reads the record before it changes anything. One that cannot be read refuses its job alone.
+  -- spill_add reads the record before it changes anything. An unreadable record refuses this job only.
   local sound, code, changed, cost = pcall(spill_add, KEY.spill, KEY.spillx, 'w', id, record, payload, score, at, full[id] and 0 or most, most_bytes, busy and old[i])
   if not sound then code, changed, cost = '4', nil, nil end
   if code == '2' or code == '3' then

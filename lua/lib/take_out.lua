@@ -1,12 +1,11 @@
--- Included after lib/claimed.lua, or where `claim` and `claim_key` are set as there: take ids out of
--- a flight.
+-- Included after lib/claimed.lua, or after a script sets `claim` and `claim_key` as it does: takes ids
+-- out of a flight.
 --
--- The flight list holds the ids of all open flights of the shard in the order of their pops;
--- field #<number> of the claim says how many of them are of that flight. So a flight is a
--- stretch of the list, an ended one costs one LPOP, and no id needs a number of its own. Field
--- @<number> says when it was popped (us).
+-- The flight list holds the ids of all open flights of the shard, in the order of their pops. Field
+-- #<number> of the claim says how many of them belong to that flight. So a flight is a stretch of the
+-- list, its end costs one LPOP, and no id carries the number of its flight.
 
--- stretch gives a flight's place: how many entries stand before it, and how many it has.
+-- stretch returns the place of a flight in the list: the number of entries before it, and its length.
 local function stretch(number)
   local size = tonumber(claim['#' .. number])
   if not size then return 0, 0 end
@@ -17,7 +16,7 @@ local function stretch(number)
   return before, size
 end
 
--- shrink notes that a flight has lost ids.
+-- shrink stores the new length of a flight.
 local function shrink(number, size)
   if size > 0 then
     claim['#' .. number] = tostring(size)
@@ -28,9 +27,9 @@ local function shrink(number, size)
   end
 end
 
--- sweep is the rest of take_out, from place i of ids on, with one look at the flight and one walk
--- through the list: it blanks what it takes, which costs no walk, and then removes all blanks. No
--- id is ''. Returns how many it took.
+-- sweep does the rest of take_out, for the ids from index i on. It reads the flight once. It sets each
+-- entry that it takes to '', which costs no walk through the list, and then removes all such entries in
+-- one walk. No id is ''. It returns how many ids it took.
 local function sweep(flight_key, before, size, ids, i, taken)
   local at = {}
   for k, id in ipairs(redis.call('LRANGE', flight_key, before, before + size - 1)) do at[id] = before + k - 1 end
@@ -38,7 +37,7 @@ local function sweep(flight_key, before, size, ids, i, taken)
   for k = i, #ids do
     local place = at[ids[k]]
     if place then
-      if n == 0 then redis.call('HDEL', claim_key, '') end -- a first write that cannot grow, for a Redis out of memory: see lease.lua
+      if n == 0 then redis.call('HDEL', claim_key, '') end -- the first write needs no memory: see lease.lua
       redis.call('LSET', flight_key, place, '')
       at[ids[k]] = nil
       n = n + 1
@@ -49,13 +48,14 @@ local function sweep(flight_key, before, size, ids, i, taken)
   return n
 end
 
--- Entries that take_out may walk over before it sweeps. Ids that come in the order of their flight
--- are at its head; each other one is a walk, and Redis serves no other client meanwhile.
+-- most_walked is the number of entries that take_out may walk over before it sweeps. Ids that come in
+-- the order of their flight are at its head. Each other id costs a walk, and Redis serves no other
+-- client meanwhile.
 local most_walked = 4000
 
--- take_out removes those of ids that are in this flight from it and returns them (a late or
--- repeated request finds none). Their records stay in jobs; the caller says what becomes of
--- them. crashes_key is nil when no handler answered; an answer ends an id's quarantine.
+-- take_out removes ids from this flight, and returns the ids that were in it. So a late or repeated
+-- request takes none. The records stay in jobs, and the caller decides about them. The answer of a
+-- handler ends the quarantine of its ids; without an answer the caller passes nil for crashes_key.
 local function take_out(flight_key, crashes_key, number, ids)
   local before, size = stretch(number)
   local taken, walked = {}, 0
@@ -80,7 +80,7 @@ local function take_out(flight_key, crashes_key, number, ids)
   return taken
 end
 
--- take_out_all does the same for all that is left of a flight.
+-- take_out_all does the same for all ids of a flight.
 local function take_out_all(flight_key, crashes_key, number)
   local before, size = stretch(number)
   if size == 0 then return {} end

@@ -1,24 +1,28 @@
--- Included by scripts that end payloads: who called learns how (I6: in the step that ends it).
+-- Included by scripts that end payloads: replies to callers. The step that ends a payload also stores its
+-- reply (I6).
 --
--- A payload of a call has an address in its envelope (internal/envelope): r<token> <ms> <channel>.
--- The reply is the key <KEY.reply>:<token>, kept for so many ms:
---   done            the payload is done           done\n<result>   and its handler answered this
---   buried\n<error>  it is in the morgue           deleted          a person deleted it
---   expired         its time was over before a handler had it
---   see <name>      it is <KEY.reply>:<name>: calls that end together keep a long one once
--- On the channel goes "<token> ... <token>\n<reply>"; without the line break and the reply, if that
--- is too long: then it is to be read. A message may be lost, the key is what counts.
+-- A payload of a call has an address in its envelope (internal/store/envelope): r<token> <ms> <channel>.
+-- The reply is the key <KEY.reply>:<token>, which lives for that many ms. It says:
+--   done             the payload is done
+--   done\n<result>   the payload is done, and its handler answered with this result
+--   buried\n<error>  the payload is in the morgue
+--   deleted          a person deleted the payload
+--   expired          the payload expired before a handler got it
+--   see <name>       the reply is in <KEY.reply>:<name>; calls that end together store a long reply once
+-- The script also publishes "<token> ... <token>\n<reply>" on the channel. If the reply is too long, it
+-- publishes the tokens alone, and the caller reads the key. A message may be lost. The key is not lost.
 --
--- Names of replies come from payloads, so they are not among KEYS. KEY.reply is, and no such key ever
--- exists: where a slot of a Redis Cluster moves, the script is refused before it begins, not half-way.
+-- The names of replies come from payloads, so they are not among KEYS. KEYS has their beginning,
+-- KEY.reply, which is the name of no key. It is in the same slot. So while the slot of a Redis Cluster
+-- moves, Redis refuses the script at its beginning and not half-way.
 --
--- An address is what somebody pushed. One that cannot be read is told nothing, none is kept for
--- longer than a week, and only channels of the cluster's callers are told: no address ends a script
--- half-way, or speaks to a node.
+-- Anybody who pushes can write any address. So an unreadable address gets no reply, no reply lives longer
+-- than a week, and the script publishes only on channels of callers. No address ends a script half-way,
+-- or reaches a node.
 local most_kept = 604800000
 
--- caller takes the address of a payload apart; nil if it has none. tonumber of the embedded Redis reads
--- no number of very many digits.
+-- caller parses the address of a payload. It returns nil if there is none. The digits are limited,
+-- because tonumber of the embedded Redis does not read long numbers.
 local function caller(payload)
   local a, b, hi, lo = string.byte(payload, 1, 4)
   if a ~= 0 or b ~= 76 or not lo then return nil end
@@ -36,8 +40,8 @@ local function keep_reply(name, text, ms)
   redis.call('SET', KEY.reply .. ':' .. name, text, 'PX', string.format('%.0f', ms))
 end
 
--- tell tells the callers of these payloads the same, and returns how many there are. What it writes
--- is bounded: a long reply is kept once, and goes along with 64 KiB of messages.
+-- tell sends the same reply to the callers of payloads, and returns their number. Its writes are bounded:
+-- it stores a long reply once, and publishes at most 64 KiB with it.
 local shared = 0
 local function tell(payloads, reply)
   local tokens, keeps, longest, channels, told = {}, {}, 0, {}, {}
@@ -58,8 +62,8 @@ local function tell(payloads, reply)
   end
   local text, name = reply, nil
   if #tokens > 1 and #reply > 256 then
-    -- A name that nothing else gets, and nobody guesses: a payload may come back from the morgue, and
-    -- end in another way than those it was buried with.
+    -- The name is new and cannot be guessed. A payload may come back from the morgue and end in another
+    -- way than the payloads that were buried with it.
     local time = redis.call('TIME')
     shared = shared + 1
     name = string.format('%s-%s%06d-%d', tokens[1], time[1], time[2], shared)

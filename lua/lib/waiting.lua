@@ -1,11 +1,12 @@
--- Included after lib/spill.lua by what people do to waiting jobs. It leaves flights alone: of an id
--- in flight, what was parked is what waits.
+-- Included after lib/spill.lua by scripts for people's changes to waiting jobs. They leave flights
+-- alone. The waiting job of an id in flight is its parked payloads.
 -- Expects KEY.jobs, KEY.ready, KEY.due, KEY.retry, KEY.blocked, KEY.flight,
 -- KEY.parked, KEY.crashes, KEY.suspects, KEY.count, KEY.spill, KEY.spillx,
 -- KEY.stale, KEY.postponed, KEY.late: failed jobs whose turn has come, in ready or in quarantine.
 --#include held
 
--- waiting finds what waits for an id: its record (or false) and whether the id is in flight. '' is no id: see claim.lua.
+-- waiting returns the record of the waiting job of an id, or false, and whether the id is in flight.
+-- '' is no id: see claim.lua.
 local function waiting(id)
   if id == '' then return false, false end
   local busy = redis.call('LPOS', KEY.flight, id) and true or false
@@ -14,13 +15,13 @@ local function waiting(id)
   return record, busy
 end
 
--- apart says whether an id is scheduled, failed or blocked.
+-- apart reports whether an id is scheduled, failed or blocked.
 local function apart(id)
   return redis.call('ZSCORE', KEY.due, id) or redis.call('ZSCORE', KEY.retry, id) or redis.call('ZSCORE', KEY.blocked, id)
 end
 
--- placed says whether an id waits in this place: '' = anywhere, ready, scheduled, retry, held, blocked,
--- or failed: it has failed and is neither in flight, held nor blocked, whether its turn has come or not.
+-- placed reports whether an id waits in a place: ready, scheduled, retry, held, blocked, failed, or ''
+-- for any place. A failed id is neither in flight, held nor blocked, and may be due already.
 local function placed(place, id, busy)
   if place == '' then return true end
   if place == 'failed' then
@@ -38,23 +39,23 @@ local function placed(place, id, busy)
   return not apart(id) and not busy
 end
 
--- displace takes an id out of due, retry or blocked and says whether it was there. If not, its
--- turn comes anyhow: in the ready list, or in quarantine, which only an answer of its handler ends.
+-- displace takes an id out of due, retry or blocked, and reports whether it was there. Other waiting ids
+-- are in the ready list, or in quarantine, which only an answer of their handler ends.
 local function displace(id)
   return redis.call('ZREM', KEY.due, id) == 1 or redis.call('ZREM', KEY.retry, id) == 1 or redis.call('ZREM', KEY.blocked, id) == 1
 end
 
--- line_up lets an id wait in the ready list. An entry that an earlier job of it has left there
--- (see push.lua) serves it where it stands: no id has two.
+-- line_up puts an id into the ready list. If an earlier job of the id has left an entry there (see
+-- push.lua), that entry serves the id, because no id has two entries.
 local function line_up(id)
   if redis.call('HDEL', KEY.stale, id) == 0 then redis.call('RPUSH', KEY.ready, id) end
 end
 
--- begun says that a call before this one has counted the first id and moved a piece of it.
+-- begun reports whether the call before this one has counted the first id and moved a piece of it.
 local function begun(i, first) return i == first and ARGV[1] == '1' end
 
--- remove deletes what waits for an id, of which no payload is in the spill. A list cannot lose an
--- entry from its middle cheaply, so a tombstone tells the pop to skip it.
+-- remove deletes the waiting job of an id that has no payloads in the spill. To remove an entry from the
+-- middle of the ready list would be slow, so a tombstone tells the pop to skip it.
 local function remove(id, busy)
   if busy then
     redis.call('HDEL', KEY.parked, id)

@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -22,8 +21,7 @@ import (
 	"github.com/lowkiq/lowkiq/wire"
 )
 
-// answering are handlers that answer each batch with the text: a child, an endpoint that is posted to
-// directly, and one that is by the transport.
+// answering returns two handlers that answer each batch with the text: a child and an endpoint.
 func answering(t *testing.T, text string) map[string]lowkiq.Handler {
 	t.Helper()
 	dir := t.TempDir()
@@ -32,20 +30,19 @@ func answering(t *testing.T, text string) map[string]lowkiq.Handler {
 	}
 	respond := func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, text) }
 	return map[string]lowkiq.Handler{
-		"exec":   running(t, ExecConfig{Argv: loop(`cat answer`), Dir: dir}),
-		"direct": endpoint(t, HTTPConfig{}, respond),
-		"http":   endpoint(t, HTTPConfig{Client: newClient()}, respond),
+		"exec": running(t, ExecConfig{Argv: loop(`cat answer`), Dir: dir}),
+		"http": endpoint(t, HTTPConfig{}, respond),
 	}
 }
 
-// twoJobs is a batch of the ids a and b.
+// twoJobs returns a batch of the ids a and b.
 func twoJobs() *lowkiq.Batch {
 	b := batch()
 	b.Jobs = append(b.Jobs, lowkiq.Job{ID: "b", Payloads: []lowkiq.Payload{{Score: 1, Data: []byte("2")}}})
 	return b
 }
 
-// What a child or an endpoint says of its jobs is said as by a Go handler, or nothing of it is.
+// TestAnswers: an answer of a child or an endpoint counts like that of a Go handler, or not at all.
 func TestAnswers(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -87,8 +84,8 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// An answer has room for the longest result and state of each job in base64, and for as much besides;
-// what is longer is not read to its end.
+// TestAnswersUpToTheLimit: an answer has room for the longest result and state of each job in base64, and
+// for as much again. A longer answer is not read to its end.
 func TestAnswersUpToTheLimit(t *testing.T) {
 	t.Parallel()
 	raw := func(size int) string { return base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{0xff}, size)) }
@@ -121,10 +118,10 @@ func TestAnswersUpToTheLimit(t *testing.T) {
 	}
 }
 
-// A child or an endpoint whose answer has no end is left at the limit.
+// TestAnswersWithoutEnd: a child or an endpoint whose answer has no end is left at the limit.
 func TestAnswersWithoutEnd(t *testing.T) {
 	t.Parallel()
-	ended := make(chan struct{}, 2)
+	ended := make(chan struct{}, 1)
 	endless := func(w http.ResponseWriter, r *http.Request) {
 		for text := bytes.Repeat([]byte{'{'}, 64<<10); ; {
 			if _, err := w.Write(text); err != nil {
@@ -134,9 +131,8 @@ func TestAnswersWithoutEnd(t *testing.T) {
 		}
 	}
 	for kind, h := range map[string]lowkiq.Handler{
-		"exec":   running(t, ExecConfig{Argv: loop(`tr '\0' '{' </dev/zero`)}),
-		"direct": endpoint(t, HTTPConfig{}, endless),
-		"http":   endpoint(t, HTTPConfig{Client: newClient()}, endless),
+		"exec": running(t, ExecConfig{Argv: loop(`tr '\0' '{' </dev/zero`)}),
+		"http": endpoint(t, HTTPConfig{}, endless),
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 		if err := h.Handle(ctx, batch()); err == nil || !strings.Contains(err.Error(), "longer than 1703936 bytes") {
@@ -144,13 +140,11 @@ func TestAnswersWithoutEnd(t *testing.T) {
 		}
 		cancel()
 	}
-	for range 2 {
-		<-ended
-	}
+	<-ended
 }
 
-// stateful answers with the state that each job came with and 1 more entry, and a result of how many
-// call; a job without payloads ends its state.
+// stateful answers with the state that each job came with and one more entry, and with a result that
+// counts the calls. A job without payloads ends its state.
 const stateful = `
 import json, sys
 for line in sys.stdin.buffer:
@@ -161,7 +155,7 @@ for line in sys.stdin.buffer:
     print(json.dumps({"ok": True, "answers": said}), flush=True)
 `
 
-// statefulEndpoint is the same, in Go.
+// statefulEndpoint does the same in Go.
 func statefulEndpoint(w http.ResponseWriter, r *http.Request) {
 	var batch struct {
 		Jobs []struct {
@@ -183,13 +177,12 @@ func statefulEndpoint(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(map[string]any{"ok": true, "answers": said})
 }
 
-// A state goes in and comes out, from one job of an id to the next, until it is deleted.
+// TestAnswersKeepAState: a state goes from one job of an id to the next, until it is deleted.
 func TestAnswersKeepAState(t *testing.T) {
 	t.Parallel()
 	for kind, h := range map[string]lowkiq.Handler{
-		"exec":   running(t, ExecConfig{Argv: []string{python(t), "-c", stateful}}),
-		"direct": endpoint(t, HTTPConfig{}, statefulEndpoint),
-		"http":   endpoint(t, HTTPConfig{Client: newClient()}, statefulEndpoint),
+		"exec": running(t, ExecConfig{Argv: []string{python(t), "-c", stateful}}),
+		"http": endpoint(t, HTTPConfig{}, statefulEndpoint),
 	} {
 		for first, want := range map[string]string{
 			"":              `[[""]]`,
@@ -224,8 +217,8 @@ func TestAnswersKeepAState(t *testing.T) {
 	}
 }
 
-// An answer that is refused is an error of the batch and says so: a child is replaced then, as one
-// that answers anything else that is no answer.
+// TestAnswersRefusedReplaceTheChild: an answer that is refused is an error of the batch, which says why. A child is
+// replaced then, as after any other text that is no answer.
 func TestAnswersRefusedReplaceTheChild(t *testing.T) {
 	t.Parallel()
 	e := running(t, ExecConfig{Argv: loop(`n=$((n+1)); echo "{\"ok\":true,\"answers\":{\"a\":{\"result\":$n,\"then\":[]}}}"`)})
@@ -236,29 +229,5 @@ func TestAnswersRefusedReplaceTheChild(t *testing.T) {
 		if !errors.As(err, &nonsense) || !strings.Contains(err.Error(), `"{\"ok\":true,\"answers\":{\"a\":{\"result\":1,`) || len(b.Answers()) != 0 {
 			t.Errorf("got %v, want the first answer of a new child refused", err)
 		}
-	}
-}
-
-// Small batches with a state that is not small are the transport's.
-func TestDirectLeavesLargeStates(t *testing.T) {
-	t.Parallel()
-	b := batch()
-	if large(b) {
-		t.Error("a small batch is large")
-	}
-	b.Jobs[0].State = make([]byte, directLimit+1)
-	if !large(b) {
-		t.Error("a batch with a large state is not large")
-	}
-	got := make(chan int, 1)
-	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		text, _ := io.ReadAll(r.Body)
-		if read, err := wire.ParseBatch(text); err == nil {
-			got <- len(read.Jobs[0].State)
-		}
-	}))
-	defer server.Close()
-	if err := posting(t, server.URL, HTTPConfig{}, true).Handle(t.Context(), b); err != nil || <-got != directLimit+1 {
-		t.Errorf("got %v, want the state sent", err)
 	}
 }

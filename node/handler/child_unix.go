@@ -21,7 +21,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/procs"
+	"github.com/lowkiq/lowkiq/internal/process/procs"
 	"github.com/lowkiq/lowkiq/wire"
 )
 
@@ -31,8 +31,7 @@ var errGone = errors.New("process ended before it got the batch")
 // errUntouched means that the child closed its stdin and had read nothing of the batch.
 var errUntouched = errors.New("nothing of the batch was read")
 
-// How long the end of a child may take. Each is far from what a healthy machine
-// needs; they bound Handle on a sick one.
+// Limits on the end of a child. A healthy machine needs far less. They bound Handle on a sick machine.
 const (
 	killAfter     = time.Second            // from the end of an idle child's stdin to its kill
 	guardPatience = 2 * time.Second        // from asking the guard to kill, to killing the guard
@@ -40,8 +39,12 @@ const (
 	drainPatience = 100 * time.Millisecond // for pipes that an escaped process keeps open
 )
 
-// child is one process with its guard. Its slot owns it, a Handle has it while it is
-// lent; only exited and kill are for both.
+// silentAfter is how long a child may have its first batch before people are told that its answer may
+// be stuck in a buffer.
+const silentAfter = 10 * time.Second
+
+// child is a process with its guard. Its slot owns it, and a Handle has it while it is lent. At the
+// same time both may use only exited and kill, and the atomic ended.
 type child struct {
 	name     string
 	in       *os.File // its stdin
@@ -50,26 +53,28 @@ type child struct {
 	outEnd   *end
 	answers  *bufio.Reader
 	line     []byte
-	answered bool        // it has given a good answer
-	stopped  bool        // it was killed, because the context of its batch ended
-	ended    atomic.Bool // Run's end killed it
-	back     chan bool   // the borrower gives it back: true = still good
+	answered bool        // whether it has given a good answer
+	stopped  bool        // whether it was killed because the context of its batch ended
+	ended    atomic.Bool // whether the end of Run killed it
+	silence  time.Duration
+	silent   func()    // called once if it has written nothing for silence after its first batch
+	back     chan bool // gives it back; true if it can be lent again
 
 	kill   func()        // asks the guard to kill all; exited is closed soon after
 	exited chan struct{} // closed when all processes are reaped and stderr is read
 	status string        // how it ended; set before exited is closed, as is lapsed
-	lapsed bool          // its guard killed it, as the node's lease was not renewed in time
+	lapsed bool          // whether its guard killed it because the node's lease was not renewed in time
 	tail   tail          // the end of its stderr
 }
 
-// exchange gives the batch to the child, as the line that write appends, and returns its verdict. When it returns,
-// either the child waits for the next batch or nothing of it is left.
-func (c *child) exchange(ctx context.Context, b *lowkiq.Batch, write func([]byte) []byte) error {
+// handleBatch gives the child the line that write appends, and returns its verdict. When it returns,
+// either the child waits for the next batch, or no process of it is left.
+func (c *child) handleBatch(ctx context.Context, b *lowkiq.Batch, write func([]byte) []byte) error {
 	unhook := context.AfterFunc(ctx, c.kill)
 	broken, verdict := c.roundTrip(ctx, b, write)
 	cancelled := !unhook()
 	if broken != nil && !cancelled {
-		broken = c.explain(broken)
+		broken = c.explainBroken(broken)
 		c.kill()
 	}
 	if broken != nil || cancelled {
@@ -77,7 +82,7 @@ func (c *child) exchange(ctx context.Context, b *lowkiq.Batch, write func([]byte
 	}
 	c.answered = c.answered || broken == nil
 	c.stopped = cancelled
-	// Output after the answer would be taken for the answer to the next batch.
+	// Output after the answer would count as the answer to the next batch.
 	good := broken == nil && !cancelled && c.answers.Buffered() == 0
 	if !good {
 		c.kill()
@@ -88,9 +93,9 @@ func (c *child) exchange(ctx context.Context, b *lowkiq.Batch, write func([]byte
 	case broken != nil && cancelled:
 		return fmt.Errorf("%s: killed: %w", c.name, context.Cause(ctx))
 	case broken != nil && c.lapsed:
-		return c.ours(lowkiq.ErrLeaseLost)
+		return c.ownError(lowkiq.ErrLeaseLost)
 	case broken != nil && c.ended.Load():
-		return c.ours(lowkiq.ErrShutdown)
+		return c.ownError(lowkiq.ErrShutdown)
 	case errors.Is(broken, errGone):
 		return fmt.Errorf("%s: %w: %s%s", c.name, errGone, c.status, c.tail.quote())
 	case broken != nil:
@@ -99,42 +104,42 @@ func (c *child) exchange(ctx context.Context, b *lowkiq.Batch, write func([]byte
 	return verdict
 }
 
-// ours is the answer to a batch whose child was killed for no fault of its own, before the batch's
-// context says why: no retry is spent.
-func (c *child) ours(why error) error {
+// ownError returns the answer to a batch whose child the node has killed before the batch's context
+// has ended. The batch is tried later, which does not count as a retry.
+func (c *child) ownError(why error) error {
 	err := fmt.Errorf("%s: killed: %w", c.name, why)
 	return fmt.Errorf("%w: %w", err, lowkiq.Postpone{Reason: err.Error()})
 }
 
-// roundTrip returns what broke the exchange, or else the child's verdict.
+// roundTrip returns the error that broke the exchange, or the child's verdict.
 func (c *child) roundTrip(ctx context.Context, b *lowkiq.Batch, write func([]byte) []byte) (broken, verdict error) {
-	if err := c.quiet("while it had no batch"); err != nil {
+	if err := c.checkUnread("while it had no batch"); err != nil {
 		return err, nil
 	}
 	c.line = append(write(c.line[:0]), '\n')
-	broken, writeErr := c.deliver(c.line)
+	broken, writeErr := c.writeBatch(c.line)
 	if broken != nil {
 		return broken, nil
 	}
 	if cap(c.line) > 1<<20 {
-		c.line = nil // one huge batch must not stay for ever
+		c.line = nil // the memory of a huge batch must not stay for ever
 	}
-	// It may have answered, or said why not, without reading everything.
+	// The child may have answered, or said why not, without reading everything.
 	if writeErr != nil {
 		_ = c.out.SetReadDeadline(time.Now().Add(exitPatience))
 	}
-	answer, refused, err := c.listen(ctx, b)
+	answer, refused, err := c.readAnswer(ctx, b)
 	if errors.Is(err, os.ErrDeadlineExceeded) && errors.Is(writeErr, syscall.EPIPE) {
 		return errors.New("closed its stdin without reading its batch"), nil
 	}
 	if errors.Is(err, io.EOF) && errors.Is(writeErr, errUntouched) {
-		return errGone, nil // a process that ends closes its stdin first
+		return errGone, nil // a process that ends closes its stdin before its stdout
 	}
 	if err != nil {
 		return errors.Join(err, writeErr), nil
 	}
-	if left, err := c.inEnd.unread(); err != nil || writeErr != nil || left > 0 {
-		return errors.Join(fmt.Errorf("answered %s without reading its batch", excerpt(answer, 200)), err), nil
+	if left, err := c.inEnd.countUnread(); err != nil || writeErr != nil || left > 0 {
+		return errors.Join(fmt.Errorf("answered %s without reading its batch", excerptOf(answer, 200)), err), nil
 	}
 	if refused != nil {
 		return nil, refused
@@ -142,48 +147,53 @@ func (c *child) roundTrip(ctx context.Context, b *lowkiq.Batch, write func([]byt
 	verdict = wire.ParseAnswer(answer, b)
 	var nonsense *wire.Error
 	if errors.As(verdict, &nonsense) {
-		return fmt.Errorf("wrote %s to stdout instead of an answer (%w); stdout carries answers only, write logs to stderr", excerpt(answer, 200), verdict), nil
+		return fmt.Errorf("wrote %s to stdout instead of an answer (%w); stdout carries answers only, write logs to stderr", excerptOf(answer, 200), verdict), nil
 	}
 	return nil, verdict
 }
 
-// listen takes what the child notes of its jobs, and returns its answer. refused is why a note was not
-// taken: then the batch has failed, whatever the answer. A child that notes for ever ends with its
-// batch's context.
-func (c *child) listen(ctx context.Context, b *lowkiq.Batch) (answer []byte, refused, err error) {
+// readAnswer stores the child's notes and returns its answer. refused is the reason why a note was
+// refused. The batch has failed then, whatever the answer says. A child that writes notes without end
+// is killed when the batch's context ends.
+func (c *child) readAnswer(ctx context.Context, b *lowkiq.Batch) (answer []byte, refused, err error) {
+	quiet := func() bool { return true }
+	if !c.answered {
+		quiet = time.AfterFunc(c.silence, c.silent).Stop
+	}
 	for {
 		line, err := readLine(c.answers, answerLimit(b))
+		quiet()
 		if err != nil || !bytes.Contains(line[:min(len(line), 64)], []byte(`"note`)) {
 			return line, refused, err
 		}
 		notes, ok, err := wire.ParseNotes(line)
-		switch left, unread := c.inEnd.unread(); {
+		switch left, unread := c.inEnd.countUnread(); {
 		case !ok:
 			return line, refused, nil
 		case err != nil:
-			return nil, nil, fmt.Errorf("wrote the note %s (%w)", excerpt(line, 200), err)
+			return nil, nil, fmt.Errorf("wrote the note %s (%w)", excerptOf(line, 200), err)
 		case unread != nil || left > 0:
-			return nil, nil, errors.Join(fmt.Errorf("noted %s without reading its batch", excerpt(line, 200)), unread)
+			return nil, nil, errors.Join(fmt.Errorf("noted %s without reading its batch", excerptOf(line, 200)), unread)
 		}
-		if refused = cmp.Or(refused, c.objection(b, notes)); refused != nil {
+		if refused = cmp.Or(refused, c.checkNotes(b, notes)); refused != nil {
 			continue
 		}
 		for _, note := range notes {
 			if ctx.Err() != nil {
-				break // the batch's time is over: what the child wrote then is no part of it
+				break // the batch has ended, and later notes are no part of it
 			}
 			err := b.Note(ctx, note.ID, note.Note)
 			switch {
 			case err == nil || refused != nil || errors.Is(err, lowkiq.ErrEnded):
 			case note.State != nil || errors.Is(err, lowkiq.ErrNote):
 				refused = fmt.Errorf("%s: its note: %w", c.name, err)
-			} // else Redis was out of reach, and the next one may say as much
+			} // otherwise Redis was out of reach, and a later note may say the same
 		}
 	}
 }
 
-// objection says why nothing of a line of notes is taken.
-func (c *child) objection(b *lowkiq.Batch, notes []wire.Note) error {
+// checkNotes returns an error if a line of notes must be refused as a whole.
+func (c *child) checkNotes(b *lowkiq.Batch, notes []wire.Note) error {
 	seen := map[string]bool{}
 	for i := range notes {
 		id := notes[i].ID
@@ -203,43 +213,46 @@ func (c *child) objection(b *lowkiq.Batch, notes []wire.Note) error {
 	return nil
 }
 
-// batchEnd is how many bytes of a batch are held back until the rest is read: its last brace
-// and the newline, without which no program can take it for a batch.
+// batchEnd is the number of bytes of a batch that are held back until the child has read the rest.
+// They are the last brace and the newline. No program can take a text without them for a batch.
 const batchEnd = 2
 
-// deliver writes a batch so that no answer can come before the child has read it. An answer
-// that comes late, a second one to the batch before say, would else acknowledge what the child
-// has not seen (I2). So the end of the batch follows once the rest is read and the child has
-// written nothing meanwhile: what it writes from then on it writes with the batch in hand.
-func (c *child) deliver(line []byte) (broken, writeErr error) {
+// writeBatch writes a batch so that no answer can come before the child has read it. Otherwise a late
+// answer, for example a second answer to the batch before, would acknowledge jobs that the child has
+// not seen (I2).
+//
+// So it writes all but the end of the batch, and waits until the child has read that. If the child has
+// written nothing in the meantime, it writes the end. All that the child writes from then on, it
+// writes with the batch in hand.
+func (c *child) writeBatch(line []byte) (broken, writeErr error) {
 	begin, end := line[:len(line)-batchEnd], line[len(line)-batchEnd:]
 	if n, err := c.in.Write(begin); err != nil {
-		return nil, c.closed(n, err)
+		return nil, c.closedError(n, err)
 	}
 	if err := awaitRead(c.inEnd, c.outEnd); err != nil {
 		return err, nil
 	}
-	if err := c.quiet("before it had read its batch"); err != nil {
+	if err := c.checkUnread("before it had read its batch"); err != nil {
 		return err, nil
 	}
 	if _, err := c.in.Write(end); err != nil {
-		return nil, c.closed(len(begin), err)
+		return nil, c.closedError(len(begin), err)
 	}
 	return nil, nil
 }
 
-// closed adds errUntouched to the error of a write if none of the written bytes was read.
-func (c *child) closed(written int, err error) error {
-	if left, failed := c.inEnd.unread(); failed == nil && left == written {
+// closedError adds errUntouched to the error of a write if no written byte was read.
+func (c *child) closedError(written int, err error) error {
+	if left, failed := c.inEnd.countUnread(); failed == nil && left == written {
 		return errors.Join(errUntouched, err)
 	}
 	return err
 }
 
-// quiet checks that the child has written nothing since its last answer, and has not
-// ended. When is for the error.
-func (c *child) quiet(when string) error {
-	readable, ended, err := c.outEnd.news()
+// checkUnread returns an error if the child has written bytes since its last answer, or has ended. when
+// is a part of the error.
+func (c *child) checkUnread(when string) error {
+	readable, ended, err := c.outEnd.peek()
 	if err != nil {
 		return err
 	}
@@ -247,7 +260,7 @@ func (c *child) quiet(when string) error {
 		_ = c.out.SetReadDeadline(time.Now().Add(drainPatience))
 		text, _ := c.answers.Peek(1)
 		text, _ = c.answers.Peek(max(len(text), c.answers.Buffered()))
-		return fmt.Errorf("wrote %s to stdout %s; stdout carries answers only, one to each batch, write logs to stderr", excerpt(bytes.TrimSpace(text), 200), when)
+		return fmt.Errorf("wrote %s to stdout %s; stdout carries answers only, one to each batch, write logs to stderr", excerptOf(bytes.TrimSpace(text), 200), when)
 	}
 	if ended {
 		return errGone
@@ -255,8 +268,8 @@ func (c *child) quiet(when string) error {
 	return nil
 }
 
-// explain adds the exit status to the end of stdout.
-func (c *child) explain(broken error) error {
+// explainBroken replaces the end of a pipe by the child's exit status.
+func (c *child) explainBroken(broken error) error {
 	if !errors.Is(broken, io.EOF) && !errors.Is(broken, io.ErrUnexpectedEOF) && !errors.Is(broken, syscall.EPIPE) {
 		return broken
 	}
@@ -270,8 +283,8 @@ func (c *child) explain(broken error) error {
 	}
 }
 
-// dismiss ends an idle child: by the end of its stdin, or else by killing it.
-func (c *child) dismiss(patience time.Duration) {
+// dismissAfter closes the stdin of an idle child and waits for its exit, for at most patience.
+func (c *child) dismissAfter(patience time.Duration) {
 	c.in.Close()
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
@@ -281,16 +294,16 @@ func (c *child) dismiss(patience time.Duration) {
 	}
 }
 
-// close leaves nothing of the child.
-func (c *child) close() {
+// closePipes kills the child, waits for its end and closes its pipes.
+func (c *child) closePipes() {
 	c.kill()
 	<-c.exited
 	c.in.Close()
 	c.out.Close()
 }
 
-// watch waits for the guard's end, which comes after the child's.
-func (c *child) watch(guard *exec.Cmd, pid int, status *bufio.Reader, stderr *os.File, stderrRead <-chan struct{}) {
+// watchEnd waits for the guard's end, which comes after the child's.
+func (c *child) watchEnd(guard *exec.Cmd, pid int, status *bufio.Reader, stderr *os.File, stderrRead <-chan struct{}) {
 	text, _ := status.ReadString('\n')
 	_, _ = io.Copy(io.Discard, status) // until the guard is gone
 	err := guard.Wait()
@@ -301,8 +314,8 @@ func (c *child) watch(guard *exec.Cmd, pid int, status *bufio.Reader, stderr *os
 		c.status = fmt.Sprintf("its guard process died (%v)", err)
 		endGroup(pid)
 	}
-	// Processes that got away, possible only elsewhere than on Linux or without the
-	// guard, may keep the pipes open.
+	// Processes that have escaped may keep the pipes open. They can escape only on other systems than
+	// Linux, or after the guard was killed.
 	soon := time.Now().Add(drainPatience)
 	_ = stderr.SetReadDeadline(soon)
 	_ = c.out.SetReadDeadline(soon)
@@ -311,8 +324,8 @@ func (c *child) watch(guard *exec.Cmd, pid int, status *bufio.Reader, stderr *os
 	c.kill() // closes the pipe to the guard
 }
 
-// endGroup kills the child's group and waits until it is gone. It is not ours to
-// reap: where init is slow to, the dead still count, and the wait is cut short.
+// endGroup kills the child's group and waits until it is gone. Init reaps the group and not the node.
+// Where init is slow, dead processes still count, and the wait is cut short.
 func endGroup(pid int) {
 	killGroup(pid)
 	tick := time.NewTicker(2 * time.Millisecond)
@@ -328,7 +341,7 @@ const startPatience = 10 * time.Second
 // pipe is a pipe with both ends closed on exec, as os.Pipe makes them.
 type pipe struct{ r, w *os.File }
 
-// pipes are those between the node and one child with its guard.
+// pipes connect the node with a child and its guard.
 type pipes struct{ in, out, err, life, status pipe }
 
 func newPipes() (*pipes, error) {
@@ -345,7 +358,7 @@ func newPipes() (*pipes, error) {
 
 func (p *pipes) all() []*pipe { return []*pipe{&p.in, &p.out, &p.err, &p.life, &p.status} }
 
-// close closes what is open; closing a nil file is an error that does not matter.
+// close closes all open ends. Closing a nil file is an error that does not matter.
 func (p *pipes) close() {
 	for _, one := range p.all() {
 		one.r.Close()
@@ -360,13 +373,13 @@ func (p *pipes) closeTheirs() {
 	}
 }
 
-// start starts a guard, which starts the child.
-func (e *Exec) start() (*child, error) {
+// startChild starts a guard, which starts the child.
+func (e *Exec) startChild() (*child, error) {
 	p, err := newPipes()
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", e.cfg.Argv[0], err)
 	}
-	guard, err := e.guard(p)
+	guard, err := e.startGuard(p)
 	if err == nil {
 		err = guard.Start()
 	}
@@ -375,28 +388,28 @@ func (e *Exec) start() (*child, error) {
 		return nil, fmt.Errorf("%s: start its guard process: %w", e.cfg.Argv[0], err)
 	}
 	p.closeTheirs()
-	return e.greet(guard, p)
+	return e.awaitGreeting(guard, p)
 }
 
-// guard is the command that turns this binary into a guard.
-func (e *Exec) guard(p *pipes) (*exec.Cmd, error) {
-	binary, err := self()
+// startGuard returns the command that runs this binary as a guard.
+func (e *Exec) startGuard(p *pipes) (*exec.Cmd, error) {
+	binary, err := ownExecutable()
 	if err != nil {
 		return nil, err
 	}
 	cmd := exec.Command(binary)
-	cmd.Args = append([]string{procs.GuardName, procs.Self(), e.path}, e.cfg.Argv...)
+	cmd.Args = append([]string{procs.GuardName, procs.SelfName(), e.path}, e.cfg.Argv...)
 	cmd.Dir = e.cfg.Dir
-	cmd.Env = append(append(withoutOurs(os.Environ()), e.cfg.Env...), guardEnv+"=1")
+	cmd.Env = append(append(withoutOwnVariables(os.Environ()), e.cfg.Env...), guardEnv+"=1")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = p.in.r, p.out.w, p.err.w
 	cmd.ExtraFiles = []*os.File{p.life.r, p.status.w}    // lifeFD, statusFD
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // a terminal's ^C is for the node
 	return cmd, nil
 }
 
-// withoutOurs is an environment without the node's own variables: LOWKIQ_REDIS, tokens and URLs
-// hold secrets, and a handler has no need of any.
-func withoutOurs(env []string) (rest []string) {
+// withoutOwnVariables returns an environment without the node's own variables. LOWKIQ_REDIS, tokens and
+// URLs hold secrets, and a handler needs none of them.
+func withoutOwnVariables(env []string) (rest []string) {
 	for _, kv := range env {
 		if !strings.HasPrefix(kv, "LOWKIQ_") {
 			rest = append(rest, kv)
@@ -405,11 +418,19 @@ func withoutOurs(env []string) (rest []string) {
 	return rest
 }
 
-// greet waits until the guard says that the child runs.
-func (e *Exec) greet(guard *exec.Cmd, p *pipes) (*child, error) {
+// logSilence logs once the usual reason for a missing answer.
+func (e *Exec) logSilence() {
+	e.silent.Do(func() {
+		e.cfg.Log.Warn("handler process has written nothing", "command", e.cfg.Argv[0], "after", e.silence,
+			"detail", "it has read its first batch; if it has answered, it has not flushed stdout (Python: print(..., flush=True))")
+	})
+}
+
+// awaitGreeting waits until the guard reports that the child runs.
+func (e *Exec) awaitGreeting(guard *exec.Cmd, p *pipes) (*child, error) {
 	c := &child{
-		name: e.cfg.Argv[0], in: p.in.w, out: p.out.r, inEnd: newEnd(p.in.w), outEnd: newEnd(p.out.r), answers: bufio.NewReader(p.out.r),
-		back: make(chan bool, 1), exited: make(chan struct{}),
+		name: e.cfg.Argv[0], in: p.in.w, out: p.out.r, inEnd: newPipeEnd(p.in.w), outEnd: newPipeEnd(p.out.r), answers: bufio.NewReader(p.out.r),
+		back: make(chan bool, 1), exited: make(chan struct{}), silence: e.silence, silent: e.logSilence,
 	}
 	c.kill = sync.OnceFunc(func() {
 		e.grants.remove(p.life.w)
@@ -423,7 +444,7 @@ func (e *Exec) greet(guard *exec.Cmd, p *pipes) (*child, error) {
 	}()
 	_ = p.status.r.SetReadDeadline(time.Now().Add(startPatience))
 	status := bufio.NewReader(p.status.r)
-	pid, err := started(status)
+	pid, err := readPID(status)
 	if err != nil {
 		c.kill()
 	} else {
@@ -431,19 +452,19 @@ func (e *Exec) greet(guard *exec.Cmd, p *pipes) (*child, error) {
 	}
 	_ = p.status.r.SetReadDeadline(time.Time{})
 	go func() {
-		c.watch(guard, pid, status, p.err.r, stderrRead)
-		p.status.r.Close() // before exited says that nothing is left of the child
+		c.watchEnd(guard, pid, status, p.err.r, stderrRead)
+		p.status.r.Close() // before exited, because then nothing of the child may be left
 		close(c.exited)
 	}()
 	if err != nil {
-		c.close()
+		c.closePipes()
 		return nil, fmt.Errorf("%s: %w%s", c.name, err, c.tail.quote())
 	}
 	return c, nil
 }
 
-// started reads the guard's first line.
-func started(status *bufio.Reader) (pid int, err error) {
+// readPID reads the guard's first line.
+func readPID(status *bufio.Reader) (pid int, err error) {
 	text, err := status.ReadString('\n')
 	text = strings.TrimSpace(text)
 	if number, ok := strings.CutPrefix(text, "started "); ok {
@@ -458,7 +479,7 @@ func started(status *bufio.Reader) (pid int, err error) {
 	return 0, fmt.Errorf("its guard process does not answer (%q, %w)", text, err)
 }
 
-// readStderr passes on whole lines, but never holds back more than a buffer.
+// readStderr logs the child's stderr line by line. A line longer than its buffer is split.
 func (e *Exec) readStderr(r *os.File, t *tail) {
 	defer r.Close()
 	for lines := bufio.NewReaderSize(r, 16<<10); ; {
@@ -474,14 +495,14 @@ func (e *Exec) readStderr(r *os.File, t *tail) {
 	}
 }
 
-// readLine returns one line of at most that many bytes, without its newline, valid until
-// the next read.
+// readLine returns a line of at most the given number of bytes, without its newline. The line is valid
+// until the next read.
 func readLine(r *bufio.Reader, most int) ([]byte, error) {
 	var long []byte
 	for {
 		part, err := r.ReadSlice('\n')
 		if len(long)+len(part) > most+1 {
-			return nil, fmt.Errorf("wrote an answer longer than %d bytes, beginning with %s", most, excerpt(append(long, part...), 100))
+			return nil, fmt.Errorf("wrote an answer longer than %d bytes, beginning with %s", most, excerptOf(append(long, part...), 100))
 		}
 		switch {
 		case err == nil && long == nil:
@@ -497,7 +518,7 @@ func readLine(r *bufio.Reader, most int) ([]byte, error) {
 	}
 }
 
-// tail keeps the end of what is written to it.
+// tail keeps the last tailBytes of the bytes that are added.
 type tail struct {
 	mu  sync.Mutex // guards buf
 	buf []byte
@@ -514,7 +535,7 @@ func (t *tail) add(p []byte) {
 	}
 }
 
-// quote returns "; stderr: …", or nothing.
+// quote returns "; stderr: …", or "" if there is no text.
 func (t *tail) quote() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -8,20 +8,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// end is our end of a pipe or connection, to be looked at. One goroutine at a time uses it; its
-// closures are made once, because a look would else allocate more than all else of a small batch.
+// end is the node's end of a pipe. One goroutine at a time uses it. Its closures are made once.
+// Otherwise each check would allocate more than everything else for a small batch.
 type end struct {
 	conn syscall.RawConn
-	bad  error // there is no conn
+	bad  error // the error if there is no conn
 
 	poll  func(fd uintptr)
-	fds   []unix.PollFd // of poll
+	fds   []unix.PollFd // used by poll
 	count func(fd uintptr)
-	n     int   // of count
-	err   error // of either
+	n     int   // result of count
+	err   error // error of poll or count
 }
 
-func newEnd(f syscall.Conn) *end {
+func newPipeEnd(f syscall.Conn) *end {
 	e := &end{fds: make([]unix.PollFd, 1)}
 	e.conn, e.bad = f.SyscallConn()
 	e.poll = func(fd uintptr) {
@@ -30,12 +30,12 @@ func newEnd(f syscall.Conn) *end {
 			_, e.err = unix.Poll(e.fds, 0)
 		}
 	}
-	e.count = func(fd uintptr) { e.n, e.err = pending(fd) }
+	e.count = func(fd uintptr) { e.n, e.err = pendingBytes(fd) }
 	return e
 }
 
-// control has look called with the file descriptor, unless it is closed.
-func (e *end) control(look func(fd uintptr)) error {
+// withFD calls look with the file descriptor, unless it is closed.
+func (e *end) withFD(look func(fd uintptr)) error {
 	if e.bad != nil {
 		return e.bad
 	}
@@ -46,18 +46,18 @@ func (e *end) control(look func(fd uintptr)) error {
 	return e.err
 }
 
-// news reports whether there is something to read, and whether the other end is gone.
-func (e *end) news() (readable, ended bool, err error) {
-	err = e.control(e.poll)
+// peek reports whether there are bytes to read, and whether the other end is gone.
+func (e *end) peek() (readable, ended bool, err error) {
+	err = e.withFD(e.poll)
 	if err != nil {
 		return false, false, err
 	}
 	return e.fds[0].Revents&unix.POLLIN != 0, e.fds[0].Revents&unix.POLLHUP != 0, nil
 }
 
-// unread is how many bytes of a pipe, whose write end this is, were not read yet.
-func (e *end) unread() (int, error) {
-	if err := e.control(e.count); err != nil {
+// countUnread returns how many bytes were written to this pipe and not read yet.
+func (e *end) countUnread() (int, error) {
+	if err := e.withFD(e.count); err != nil {
 		return 0, err
 	}
 	return e.n, nil

@@ -3,8 +3,6 @@ package handler
 import (
 	"io"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -36,23 +34,5 @@ func TestHTTPEvent(t *testing.T) {
 		if body != eventText || kind != "recovered orders Bearer sesame" || (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%+v: posted %s with %q, got %v", c, body, kind, err)
 		}
-	}
-}
-
-func TestExecEvent(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	e := running(t, ExecConfig{Argv: loop(`printf '%s\n' "$line" >>lines; case $line in *n2/1*) echo '{"ok":true}';; *) echo '{"ok":false,"error":"no"}';; esac`), Dir: dir})
-	if err := e.Event(t.Context(), event()); err != nil {
-		t.Errorf("got %v, want it to be taken", err)
-	}
-	other := event()
-	other.From = "n3/1"
-	if err := e.Event(t.Context(), other); err == nil || err.Error() != "no" {
-		t.Errorf("got %v, want no", err)
-	}
-	lines, err := os.ReadFile(filepath.Join(dir, "lines"))
-	if first, _, _ := strings.Cut(string(lines), "\n"); err != nil || first != eventText {
-		t.Errorf("it read %s, %v; want %s", first, err, eventText)
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/lowkiq/lowkiq"
 )
 
-// example is the absolute path of a file below examples/.
+// example returns the absolute path of a file in examples/.
 func example(t *testing.T, path string) string {
 	t.Helper()
 	abs, err := filepath.Abs(filepath.Join("../../examples", path))
@@ -33,7 +33,7 @@ func python(t *testing.T) string {
 	return path
 }
 
-// two is a batch of an id that succeeds and one that is told to fail.
+// two returns a batch of an id that succeeds and an id that is told to fail.
 func two() *lowkiq.Batch {
 	b := batch()
 	b.Jobs[0].ID = "café/1"
@@ -67,7 +67,7 @@ func TestPythonExample(t *testing.T) {
 	}
 }
 
-// The count goes from job to job as the state of its id, and ends when it is reset.
+// The count goes from job to job as the state of its id. It ends when it is reset.
 func TestPythonCounterExample(t *testing.T) {
 	t.Parallel()
 	e := running(t, ExecConfig{Argv: []string{python(t), example(t, "python/counter.py")}})

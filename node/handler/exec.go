@@ -11,24 +11,23 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/logbuf"
+	"github.com/lowkiq/lowkiq/internal/process/logbuf"
 )
 
-// ExecConfig says which child processes handle batches. A child reads one batch of
-// package wire per line from stdin and writes one answer per line to stdout. What it
-// writes to stderr is logged.
+// ExecConfig says which child processes handle batches. A child reads batches of package wire from
+// stdin, one per line. It writes an answer per line to stdout. Its stderr is logged.
 type ExecConfig struct {
 	Argv      []string     // the command and its arguments; no shell is involved
-	Processes int          // children at once; default DefaultProcesses
+	Processes int          // number of children; default DefaultProcesses
 	Dir       string       // working directory; default the node's
 	Env       []string     // "KEY=value", added to the node's environment without its LOWKIQ_* variables
-	Log       *slog.Logger // default: slog.Default(). As for node.Config.Log, nothing waits for it
+	Log       *slog.Logger // default slog.Default(); nothing waits for it, as for node.Config.Log
 }
 
-// DefaultProcesses is one child per CPU (GOMAXPROCS): programs in most languages use one at a time.
+// DefaultProcesses returns the number of CPUs (GOMAXPROCS), as programs in most languages use one CPU.
 func DefaultProcesses() int { return runtime.GOMAXPROCS(0) }
 
-// Validate names the field that is wrong.
+// Validate returns an error that names the first wrong field.
 func (c ExecConfig) Validate() error {
 	if len(c.Argv) == 0 || c.Argv[0] == "" {
 		return errors.New(`exec: empty, want a command such as [python3, handler.py]`)
@@ -49,24 +48,24 @@ func (c ExecConfig) Validate() error {
 	return nil
 }
 
-// withDefaults also finds the command, so that a missing one is an error of the
-// configuration, not of a job.
+// withDefaults also finds the command. A missing command is then an error of the configuration, and
+// not of each job.
 func (c ExecConfig) withDefaults() (ExecConfig, string, error) {
 	if c.Processes == 0 {
 		c.Processes = DefaultProcesses()
 	}
 	c.Log = logbuf.Logger(cmp.Or(c.Log, slog.Default()))
-	path, err := find(c.Argv[0], c.Dir)
+	path, err := findExecutable(c.Argv[0], c.Dir)
 	return c, path, err
 }
 
-// find resolves a command. One with a slash is relative to the directory that the
-// child works in, as os/exec has it.
-func find(name, dir string) (string, error) {
+// findExecutable resolves a command. A command with a slash is relative to the child's working
+// directory, as in os/exec.
+func findExecutable(name, dir string) (string, error) {
 	if strings.ContainsRune(name, filepath.Separator) && !filepath.IsAbs(name) {
 		name = filepath.Join(dir, name)
 		if !strings.ContainsRune(name, filepath.Separator) {
-			name = "." + string(filepath.Separator) + name // Join has dropped it; this is no name for PATH
+			name = "." + string(filepath.Separator) + name // Join has dropped the dot, and LookPath must not search PATH
 		}
 	}
 	path, err := exec.LookPath(name)
@@ -76,10 +75,10 @@ func find(name, dir string) (string, error) {
 	return filepath.Abs(path)
 }
 
-// backoff is the pause before a child is started again: 100 ms, doubled with each
-// child in a row that answered nothing and was not told to stop, at most 10 s; of that, a random part between
-// a half and the whole, so that the children of many nodes do not restart in step.
-func backoff(inARow int, random float64) time.Duration {
+// backoffAfter returns the pause before a child is started again. It is 100 ms, and doubles up to 10 s
+// with each child in a row that has answered nothing and was not told to stop. A random part of up to
+// a half is cut off, so that the children of many nodes do not restart at the same time.
+func backoffAfter(inARow int, random float64) time.Duration {
 	const first, most = 100 * time.Millisecond, 10 * time.Second
 	pause := most
 	if inARow < 7 {

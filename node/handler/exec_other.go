@@ -18,7 +18,7 @@ func Guard() {}
 // Exec is a handler that needs a Unix.
 type Exec struct{}
 
-// NewExec returns an error: exec handlers need a Unix.
+// NewExec returns an error, because exec handlers need a Unix.
 func NewExec(ExecConfig) (*Exec, error) { return nil, errNoUnix }
 
 // Run returns an error.

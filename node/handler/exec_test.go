@@ -19,11 +19,11 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/logbuf"
-	"github.com/lowkiq/lowkiq/internal/tier"
+	"github.com/lowkiq/lowkiq/internal/process/logbuf"
+	"github.com/lowkiq/lowkiq/internal/testing/tier"
 )
 
-// sh is a child in shell; $line is the batch it has just read.
+// sh is a child in shell. Its script finds the batch that was read last in $line.
 func sh(script string) []string { return []string{"sh", "-c", script} }
 
 // loop is a child that runs script for every batch.
@@ -31,7 +31,7 @@ func loop(script string) []string {
 	return sh("while IFS= read -r line; do " + script + "; done")
 }
 
-// running runs an Exec until the test ends; the options change it before.
+// running runs an Exec until the test ends. The options change it before.
 func running(t testing.TB, cfg ExecConfig, options ...func(*Exec)) *Exec {
 	t.Helper()
 	cfg.Processes = max(cfg.Processes, 1)
@@ -123,7 +123,7 @@ func TestExecMisbehaviour(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			e := running(t, ExecConfig{Argv: c.argv})
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 			defer cancel()
 			b := batch()
 			if name == "does not read" || name == "closes stdin" { // a batch that fits into no pipe
@@ -136,8 +136,8 @@ func TestExecMisbehaviour(t *testing.T) {
 	}
 }
 
-// A child that answers twice, late, early or with garbage acknowledges nothing that it has not
-// read (I2). Each of these notes the flights it has read before it answers to them.
+// A child that answers twice, late, early or with garbage acknowledges no batch that it has not read
+// (I2). Each of these children records the flights that it has read before it answers to them.
 func TestExecAnswersCountForWhatWasRead(t *testing.T) {
 	tier.Usual(t)
 	t.Parallel()
@@ -145,18 +145,18 @@ func TestExecAnswersCountForWhatWasRead(t *testing.T) {
 	const ok = `echo '{"ok":true}'; `
 	for name, c := range map[string]struct{ script, want string }{
 		"twice":           {read + ok + ok, ""},
-		"late":            {read + ok + `sleep 0.1; ` + ok, "before it had read its batch"},
+		"late":            {read + ok + `sleep 1; ` + ok, "before it had read its batch"},
 		"early":           {ok + read, "to stdout"},
-		"late garbage":    {read + ok + `sleep 0.1; echo bye; `, "before it had read its batch"},
+		"late garbage":    {read + ok + `sleep 1; echo bye; `, "before it had read its batch"},
 		"another's":       {read + `echo "{\"ok\":true,\"flight\":${last:-$f}}"; last=$f; `, "this answers another batch"},
-		"does not read":   {`sleep 0.1; ` + ok + `sleep 600; `, "before it had read its batch"},
+		"does not read":   {`sleep 1; ` + ok + `sleep 600; `, "before it had read its batch"},
 		"stops listening": {`exec <&-; sleep 600; `, "closed its stdin without reading its batch"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			e := running(t, ExecConfig{Argv: sh("while :; do " + c.script + "done"), Dir: dir})
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 			defer cancel()
 			var complaints strings.Builder
 			for flight := range int64(4) {
@@ -187,7 +187,7 @@ func TestExecCrashLoopBacksOff(t *testing.T) {
 		text, _ := os.ReadFile(filepath.Join(dir, "starts"))
 		return len(text) >= 4
 	})
-	// At least a half of 100, 200 and 400 ms.
+	// The pauses are at least half of 100, 200 and 400 ms.
 	if took := time.Since(began); took < 350*time.Millisecond {
 		t.Errorf("got four starts within %s, want at least 350ms", took)
 	}
@@ -205,7 +205,7 @@ func TestExecCancelKills(t *testing.T) {
 	if err := e.Handle(ctx, batch()); !errors.Is(err, lowkiq.ErrTimeout) {
 		t.Errorf("got %v, want the cause of the cancel", err)
 	}
-	// Not eventually: when Handle has returned, they are gone.
+	// There is nothing to wait for: when Handle has returned, they are gone.
 	for _, pid := range pidsIn(t, filepath.Join(dir, "pids")) {
 		if alive(pid) {
 			t.Errorf("process %d lives after Handle returned", pid)
@@ -213,7 +213,7 @@ func TestExecCancelKills(t *testing.T) {
 	}
 }
 
-// pauses is a log that keeps the longest pause before a child was started again.
+// pauses is a log that keeps the longest pause before a new start of a child.
 type pauses struct{ longest atomic.Int64 }
 
 func (*pauses) Enabled(context.Context, slog.Level) bool { return true }
@@ -229,7 +229,7 @@ func (p *pauses) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// Who ends one run after another by hand does not make its child look broken.
+// A child does not count as broken when somebody ends its batches by hand, one after another.
 func TestExecCancelsDoNotAddUp(t *testing.T) {
 	t.Parallel()
 	dir, log := t.TempDir(), &pauses{}
@@ -308,8 +308,8 @@ func TestExecStderrIsLogged(t *testing.T) {
 func TestExecPostponesWhileItCannotStart(t *testing.T) {
 	t.Parallel()
 	bad := filepath.Join(t.TempDir(), "bad")
-	// Written by another process: a child that is forked meanwhile would keep the file open, and
-	// such a file cannot be started.
+	// Another process writes the file. A child that this process forks in the meantime would keep the
+	// file open, and an open file cannot be started.
 	if out, err := exec.Command("sh", "-c", `echo '#!/no/such/interpreter' >"$0" && chmod +x "$0"`, bad).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
@@ -320,8 +320,8 @@ func TestExecPostponesWhileItCannotStart(t *testing.T) {
 	}
 }
 
-// TestExecPostponesWhatNoChildIsGiven: children that end, at once or after they closed their
-// stdin, have failed no batch of which they read nothing.
+// TestExecPostponesWhatNoChildIsGiven: children that end at once, or after they have closed their
+// stdin, have failed no batch if they have read none of its bytes.
 func TestExecPostponesWhatNoChildIsGiven(t *testing.T) {
 	t.Parallel()
 	for _, script := range []string{`exit 4`, `exec <&-; sleep 0.2; exit 4`} {
@@ -391,14 +391,14 @@ func BenchmarkExec(b *testing.B) {
 	}
 }
 
-// TestExecChildren: it says how many children there are, and how many have a batch.
+// TestExecChildren: Children returns how many children run, and how many have a batch.
 func TestExecChildren(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	e := running(t, ExecConfig{Argv: loop(`until [ -e done ]; do sleep .01; done; echo '{"ok":true}'`), Dir: dir, Processes: 2})
 	await := func(wantRunning, wantBusy int) {
 		t.Helper()
-		deadline := time.Now().Add(20 * time.Second)
+		deadline := time.Now().Add(time.Minute)
 		for running, busy := e.Children(); running != wantRunning || busy != wantBusy; running, busy = e.Children() {
 			if time.Now().After(deadline) {
 				t.Fatalf("got %d children, %d busy, want %d and %d", running, busy, wantRunning, wantBusy)
@@ -419,23 +419,23 @@ func TestExecChildren(t *testing.T) {
 	await(2, 0)
 }
 
-// awaitReady waits until the handler says what is wanted of it.
+// awaitReady waits until Ready returns an error, or nil, that want accepts.
 func awaitReady(t *testing.T, e *Exec, what string, want func(error) bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	deadline := time.After(30 * time.Second)
+	deadline := time.After(time.Minute)
 	for !want(e.Ready()) {
 		select {
 		case <-tick.C:
 		case <-deadline:
-			t.Fatalf("not within 30 s: %s; it says %v", what, e.Ready())
+			t.Fatalf("not within a minute: %s; it says %v", what, e.Ready())
 		}
 	}
 }
 
-// A command whose processes end before they answer is not ready, and says why without what they
-// wrote. It is so again once one answers, or lives for long without a batch.
+// A command whose processes end before they answer is not ready. Ready says why, without the output of
+// the processes. The command is ready again once a process answers, or lives for long without a batch.
 func TestExecReady(t *testing.T) {
 	t.Parallel()
 	for _, answers := range []bool{true, false} {
@@ -463,7 +463,7 @@ func TestExecReady(t *testing.T) {
 	}
 }
 
-// So is one that cannot be started at all.
+// A command that cannot be started is not ready either.
 func TestExecReadyCannotStart(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -475,8 +475,8 @@ func TestExecReadyCannotStart(t *testing.T) {
 	awaitReady(t, e, "it is not ready", func(err error) bool { return err != nil && strings.Contains(err.Error(), "does not start: ") })
 }
 
-// Processes that are killed because their batches were to stop, as after a lost lease, are no sign
-// of a bad command.
+// A command does not count as bad because its processes were killed with their batches, as after a
+// lost lease.
 func TestExecReadyAfterCancels(t *testing.T) {
 	t.Parallel()
 	e := running(t, ExecConfig{Argv: loop(`touch "$LOG"; sleep 600`), Env: []string{"LOG=" + filepath.Join(t.TempDir(), "log")}})
@@ -492,8 +492,8 @@ func TestExecReadyAfterCancels(t *testing.T) {
 	}
 }
 
-// A child that its guard kills at the lease's end, before the node has noticed it, did not fail its
-// batch: no retry is spent, and the command is not called unfit.
+// A guard kills its child at the lease's end, before the node has noticed that end. The child did not
+// fail its batch. No retry is counted, and the command does not count as bad.
 func TestKilledByItsGuard(t *testing.T) {
 	t.Parallel()
 	busy := filepath.Join(t.TempDir(), "busy")
@@ -510,7 +510,7 @@ func TestKilledByItsGuard(t *testing.T) {
 	}
 }
 
-// So it is with a batch whose child is killed by the end of Run.
+// The same holds for a batch whose child is killed by the end of Run.
 func TestKilledByTheEndOfRun(t *testing.T) {
 	t.Parallel()
 	busy := filepath.Join(t.TempDir(), "busy")
@@ -531,7 +531,8 @@ func TestKilledByTheEndOfRun(t *testing.T) {
 	}
 }
 
-// handleBusy returns the answer to a batch. It calls do once the child works on it, which makes the file busy.
+// handleBusy returns the answer to a batch. It calls do once the child works on the batch, which
+// creates the file busy.
 func handleBusy(t *testing.T, e *Exec, busy string, do func()) error {
 	t.Helper()
 	answer := make(chan error, 1)
@@ -539,4 +540,22 @@ func handleBusy(t *testing.T, e *Exec, busy string, do func()) error {
 	eventually(t, "the child to work", func() bool { return os.Remove(busy) == nil })
 	do()
 	return <-answer
+}
+
+func TestExecEvent(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	e := running(t, ExecConfig{Argv: loop(`printf '%s\n' "$line" >>lines; case $line in *n2/1*) echo '{"ok":true}';; *) echo '{"ok":false,"error":"no"}';; esac`), Dir: dir})
+	if err := e.Event(t.Context(), event()); err != nil {
+		t.Errorf("got %v, want it to be taken", err)
+	}
+	other := event()
+	other.From = "n3/1"
+	if err := e.Event(t.Context(), other); err == nil || err.Error() != "no" {
+		t.Errorf("got %v, want no", err)
+	}
+	lines, err := os.ReadFile(filepath.Join(dir, "lines"))
+	if first, _, _ := strings.Cut(string(lines), "\n"); err != nil || first != eventText {
+		t.Errorf("it read %s, %v; want %s", first, err, eventText)
+	}
 }

@@ -12,35 +12,36 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/logbuf"
+	"github.com/lowkiq/lowkiq/internal/process/logbuf"
 	"github.com/lowkiq/lowkiq/wire"
 )
 
-// Exec is a handler that gives each batch to one of its child processes. [Exec.Run]
-// owns the children and must be running; until it is, Handle waits.
+// Exec is a handler that gives each batch to one of its child processes. [Exec.Run] owns the children
+// and must be running. Until it is, Handle waits.
 //
-// A child that exits, answers nonsense or writes to stdout without being asked fails
-// the batch it has, with its status and the end of its stderr, and is started again
-// after a pause that grows to 10 s while no child answers. While a child cannot even
-// be started, or each ends before it is given the batch, batches are postponed: that is
-// no fault of theirs.
+// A batch fails if its child exits, writes nonsense, or writes to stdout without being asked. The error
+// has the child's status and the end of its stderr. The child is started again after a pause, which
+// grows to 10 s while no child answers. If a child cannot even be started, or each child ends before
+// it is given the batch, batches are postponed, because that is no fault of theirs.
 type Exec struct {
 	cfg     ExecConfig
 	path    string
-	lend    chan *child // a free child, from its slot to one Handle
-	refuse  chan error  // what a Handle gets while a slot cannot start its child
+	lend    chan *child // passes a free child from its slot to a Handle
+	refuse  chan error  // passes an error to each Handle while a slot cannot start its child
 	stopped chan struct{}
 	running atomic.Bool
-	alive   atomic.Int32 // children that run
-	lent    atomic.Int32 // of these, those that have a batch
+	alive   atomic.Int32 // running children
+	lent    atomic.Int32 // children with a batch
 	grants  grants
 	down    outage
 	health  health
-	settled time.Duration // settledAfter, but for tests
+	settled time.Duration // settledAfter, except in tests
+	silence time.Duration // silentAfter, except in tests
+	silent  sync.Once     // guards the log line about a child that does not answer
 }
 
-// NewExec validates cfg and finds the command; Run starts the children. It is an
-// error if main did not call [Guard].
+// NewExec validates cfg and finds the command. Run starts the children. NewExec returns an error if
+// main did not call [Guard].
 func NewExec(cfg ExecConfig) (*Exec, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("exec handler: %w", err)
@@ -53,13 +54,13 @@ func NewExec(cfg ExecConfig) (*Exec, error) {
 		return nil, fmt.Errorf("exec handler: %w", err)
 	}
 	return &Exec{
-		cfg: cfg, path: path, lend: make(chan *child), refuse: make(chan error), stopped: make(chan struct{}), settled: settledAfter,
+		cfg: cfg, path: path, lend: make(chan *child), refuse: make(chan error), stopped: make(chan struct{}), settled: settledAfter, silence: silentAfter,
 	}, nil
 }
 
-// Run keeps the children running until ctx is done. Then it kills those that have a
-// batch, closes the stdin of the others, kills what has not exited a second later,
-// and returns nil when all are reaped. It may be called once.
+// Run keeps the children running until ctx is done. Then it kills the children with a batch and closes
+// the stdin of the others. It kills children that have not exited a second later. It returns nil when
+// all are reaped. It may be called once.
 func (e *Exec) Run(ctx context.Context) error {
 	if !e.running.CompareAndSwap(false, true) {
 		return errors.New("exec handler: Run was called twice")
@@ -67,20 +68,20 @@ func (e *Exec) Run(ctx context.Context) error {
 	defer close(e.stopped)
 	var slots sync.WaitGroup
 	for range e.cfg.Processes {
-		slots.Go(func() { e.slot(ctx) })
+		slots.Go(func() { e.runSlot(ctx) })
 	}
 	slots.Wait()
 	logbuf.Flush(e.cfg.Log, time.Second)
 	return nil
 }
 
-// slot keeps one child running.
-func (e *Exec) slot(ctx context.Context) {
+// runSlot keeps a child running.
+func (e *Exec) runSlot(ctx context.Context) {
 	for inARow := 0; ctx.Err() == nil; inARow++ {
 		began := time.Now()
-		c, err := e.start()
+		c, err := e.startChild()
 		if err == nil {
-			e.serve(ctx, c)
+			e.serveBatches(ctx, c)
 			if c.answered || c.stopped || c.lapsed {
 				inARow = 0
 			}
@@ -88,24 +89,24 @@ func (e *Exec) slot(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		e.judge(c, err, time.Since(began))
-		pause := backoff(inARow, rand.Float64())
+		e.recordLife(c, err, time.Since(began))
+		pause := backoffAfter(inARow, rand.Float64())
 		if err != nil {
 			e.cfg.Log.Error("handler process does not start", "command", e.cfg.Argv[0], "retry_in", pause, "err", err)
 		} else {
 			e.cfg.Log.Warn("handler process ended", "command", e.cfg.Argv[0], "restart_in", pause, "status", c.status)
 		}
-		e.pause(ctx, pause, err)
+		e.awaitRestart(ctx, pause, err)
 	}
 }
 
-// serve lends the child to one Handle after the other until it ends. Nothing of the
-// child is left when it returns.
-func (e *Exec) serve(ctx context.Context, c *child) {
-	defer c.close()
+// serveBatches lends the child to one Handle after the other until it ends. When it returns, no process
+// of the child is left.
+func (e *Exec) serveBatches(ctx context.Context, c *child) {
+	defer c.closePipes()
 	e.alive.Add(1)
 	defer e.alive.Add(-1)
-	settled := time.AfterFunc(e.settled, e.health.good)
+	settled := time.AfterFunc(e.settled, e.health.reset)
 	defer settled.Stop()
 	for {
 		select {
@@ -113,14 +114,14 @@ func (e *Exec) serve(ctx context.Context, c *child) {
 		case <-c.exited:
 			return
 		case <-ctx.Done():
-			c.dismiss(killAfter)
+			c.dismissAfter(killAfter)
 			return
 		}
 		e.lent.Add(1)
-		good := e.returned(ctx, c)
+		good := e.awaitReturn(ctx, c)
 		e.lent.Add(-1)
 		if c.answered {
-			e.health.good()
+			e.health.reset()
 		}
 		if !good {
 			return
@@ -128,8 +129,8 @@ func (e *Exec) serve(ctx context.Context, c *child) {
 	}
 }
 
-// returned waits until a child that was lent comes back. It says whether it can be lent again.
-func (e *Exec) returned(ctx context.Context, c *child) (good bool) {
+// awaitReturn waits until a lent child comes back. It reports whether the child can be lent again.
+func (e *Exec) awaitReturn(ctx context.Context, c *child) (good bool) {
 	select {
 	case good = <-c.back:
 		return good
@@ -141,12 +142,12 @@ func (e *Exec) returned(ctx context.Context, c *child) (good bool) {
 	}
 }
 
-// Children says how many child processes run, and how many of them have a batch.
+// Children returns how many child processes run, and how many of them have a batch.
 func (e *Exec) Children() (running, busy int) { return int(e.alive.Load()), int(e.lent.Load()) }
 
-// pause waits before the next start. If the last one was an error, batches are
-// postponed meanwhile.
-func (e *Exec) pause(ctx context.Context, d time.Duration, startErr error) {
+// awaitRestart waits before the next start. If the last start failed, it postpones batches in the
+// meantime.
+func (e *Exec) awaitRestart(ctx context.Context, d time.Duration, startErr error) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	var refuse chan error
@@ -171,21 +172,21 @@ func startErrText(err error) string {
 	return err.Error()
 }
 
-// Processes is how many children there are at most.
+// Processes returns the largest number of children.
 func (e *Exec) Processes() int { return e.cfg.Processes }
 
-// Reserve waits for a free child and sets it aside for one Handle, whose context is to be made by
-// with. leave gives back a child that no Handle has taken. While no child can be started the error
-// is a [lowkiq.Postpone], the answer to the batch.
+// Reserve waits for a free child and sets it aside for a Handle. The caller must make the context of
+// that Handle with with. leave gives a child back that no Handle has taken. While no child can be
+// started, the error is a [lowkiq.Postpone], which is the answer to the batch.
 func (e *Exec) Reserve(ctx context.Context) (with func(context.Context) context.Context, leave func(), err error) {
-	c, err := e.borrow(ctx)
+	c, err := e.borrowChild(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
 	place := &reserved{child: c}
 	with = func(ctx context.Context) context.Context { return context.WithValue(ctx, reservedBy{e}, place) }
 	leave = func() {
-		if c := place.take(); c != nil {
+		if c := place.takeChild(); c != nil {
 			c.back <- true
 		}
 	}
@@ -195,13 +196,14 @@ func (e *Exec) Reserve(ctx context.Context) (with func(context.Context) context.
 // reservedBy is the key of a context's reserved child.
 type reservedBy struct{ *Exec }
 
-// reserved is a child that is set aside; one caller takes it.
+// reserved is a child that is set aside until a caller takes it.
 type reserved struct {
 	mu    sync.Mutex
-	child *child // nil: taken; guarded by mu
+	child *child // nil once taken; guarded by mu
 }
 
-func (r *reserved) take() *child {
+// takeChild returns the child, or nil if another caller has taken it.
+func (r *reserved) takeChild() *child {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c := r.child
@@ -209,50 +211,52 @@ func (r *reserved) take() *child {
 	return c
 }
 
-// take returns the child that is reserved for a call, or else waits for a free one.
-func (e *Exec) take(ctx context.Context) (*child, error) {
+// awaitChild returns the child that is reserved for a call, or waits for a free child.
+func (e *Exec) awaitChild(ctx context.Context) (*child, error) {
 	if place, ok := ctx.Value(reservedBy{e}).(*reserved); ok {
-		if c := place.take(); c != nil {
+		if c := place.takeChild(); c != nil {
 			return c, nil
 		}
 	}
-	return e.borrow(ctx)
+	return e.borrowChild(ctx)
 }
 
-// Handle gives a batch to the child that is reserved for it, or else to the first that is free.
-// If ctx is cancelled while the child works, the child is killed with all it started, and the
-// error wraps the cause of ctx.
+// Handle gives a batch to the child that is reserved for it, or to the first free child. If ctx is
+// cancelled while the child works, the child is killed with all processes that it has started. The
+// error then wraps the cause of ctx.
 func (e *Exec) Handle(ctx context.Context, b *lowkiq.Batch) error {
-	return e.give(ctx, b, func(line []byte) []byte { return wire.AppendBatch(line, b) })
+	return e.handOver(ctx, b, func(line []byte) []byte { return wire.AppendBatch(line, b) })
 }
 
-// Event gives an event to the first child that is free, and returns what that answers: it is a [lowkiq.Hook]. The line
-// that the child reads has the one key event.
+// Event implements [lowkiq.Hook]. It gives an event to the first free child and returns the child's
+// answer. The line that the child reads is an object with the single key event.
 func (e *Exec) Event(ctx context.Context, event *lowkiq.Event) error {
-	none := &lowkiq.Batch{Shard: event.Shard} // there are no jobs to say anything of
-	return e.give(ctx, none, func(line []byte) []byte { return wire.AppendEvent(line, event) })
+	none := &lowkiq.Batch{Shard: event.Shard} // an answer to an event names no jobs
+	return e.handOver(ctx, none, func(line []byte) []byte { return wire.AppendEvent(line, event) })
 }
 
-func (e *Exec) give(ctx context.Context, b *lowkiq.Batch, write func([]byte) []byte) error {
+// handOver gives a child the line that write appends, and returns the answer.
+func (e *Exec) handOver(ctx context.Context, b *lowkiq.Batch, write func([]byte) []byte) error {
 	for attempt := 1; ; attempt++ {
-		c, err := e.take(ctx)
+		c, err := e.awaitChild(ctx)
 		if err != nil {
 			return err
 		}
-		err = c.exchange(ctx, b, write)
+		err = c.handleBatch(ctx, b, write)
 		if !errors.Is(err, errGone) {
-			e.down.over()
+			e.down.end()
 			return err
 		}
-		// Children that end before they get the batch did not fail it, but must not keep
-		// its slot of the node for ever either.
+		// Children that end before they get the batch did not fail it. But the batch must not keep its
+		// slot of the node for ever.
 		if attempt == 3 {
 			return e.down.postpone(e.cfg.Log, e.cfg.Argv[0], err, time.Now())
 		}
 	}
 }
 
-func (e *Exec) borrow(ctx context.Context) (*child, error) {
+// borrowChild waits for a free child.
+func (e *Exec) borrowChild(ctx context.Context) (*child, error) {
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("%s: not started: %w", e.cfg.Argv[0], context.Cause(ctx))
 	}
@@ -269,49 +273,51 @@ func (e *Exec) borrow(ctx context.Context) (*child, error) {
 }
 
 const (
-	badStarts    = 3                // in a row, and the command does not work
-	settledAfter = 10 * time.Second // of a child's life: it has started, even if it was given nothing
+	badStarts    = 3                // failures in a row before the command counts as broken
+	settledAfter = 10 * time.Second // a child that lives for so long has started well, even without a batch
 )
 
-// health knows whether children start and answer.
+// health records whether children start and answer.
 type health struct {
 	mu  sync.Mutex
-	bad int    // children in a row that came to nothing, of all slots; guarded by mu
-	why string // the last one's end; guarded by mu
+	bad int    // children in a row that have failed, of all slots; guarded by mu
+	why string // the last failure; guarded by mu
 }
 
-// good notes a child that has answered, or lives for long.
-func (h *health) good() {
+// reset records a child that has answered, or has lived for long.
+func (h *health) reset() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.bad = 0
 }
 
-func (h *health) failed(why string) {
+// addFailure records a child that could not be started, or ended without an answer.
+func (h *health) addFailure(why string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.bad++
 	h.why = why
 }
 
-// judge notes how a child came to nothing. One that was killed because its batch was to stop, as
-// after a lost lease, or by its guard at the lease's end, says nothing of the command.
-func (e *Exec) judge(c *child, startErr error, lived time.Duration) {
+// recordLife records the failure of a child. A child that was killed with its batch, as after a lost
+// lease, or by its guard at the lease's end, says nothing about the command.
+func (e *Exec) recordLife(c *child, startErr error, lived time.Duration) {
 	switch {
 	case startErr != nil:
 		why := startErr
 		if inner := errors.Unwrap(startErr); inner != nil {
-			why = inner // without the end of its stderr, which is in the log: what Ready says is shown to every visitor
+			why = inner // without the end of stderr, because every visitor sees the text of Ready; the log has it
 		}
-		e.health.failed(fmt.Sprintf("does not start: %v", why))
+		e.health.addFailure(fmt.Sprintf("does not start: %v", why))
 	case !c.answered && !c.stopped && !c.lapsed && lived < e.settled:
-		e.health.failed("ends before it answers: " + c.status)
+		e.health.addFailure("ends before it answers: " + c.status)
 	}
 }
 
-// Ready says why batches would find no process: the last three processes could not be started, or
-// ended within 10 s of their start without an answer. One that answers, or lives for 10 s, ends
-// that. Processes are started again and again meanwhile, whether there are batches or not.
+// Ready returns why batches would find no process, else nil. It returns an error after three failures
+// in a row. A process fails if it cannot be started, or ends within 10 s of its start without an
+// answer. A process that answers, or lives for 10 s, ends that. Processes are started again and again
+// in the meantime, even without batches.
 func (e *Exec) Ready() error {
 	e.health.mu.Lock()
 	defer e.health.mu.Unlock()

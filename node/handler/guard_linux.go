@@ -12,19 +12,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// self names the running binary even after it was replaced or deleted on disk.
-func self() (string, error) { return "/proc/self/exe", nil }
+// ownExecutable returns a path to the running binary. It works even after the file was replaced or
+// deleted.
+func ownExecutable() (string, error) { return "/proc/self/exe", nil }
 
-// adoptOrphans makes descendants whose parent died children of this process.
+// adoptOrphans makes descendants with a dead parent children of this process.
 func adoptOrphans() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }
 
 func childAttr() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
 }
 
-// sweep kills and reaps every process below this one. It gives up after 5 s on those
-// that may not be killed (a setuid program).
-func sweep() {
+// reapOrphans kills and reaps every process below this process. It gives up after 5 s, because it may
+// have no permission to kill some of them (setuid programs).
+func reapOrphans() {
 	for began := time.Now(); time.Since(began) < 5*time.Second; {
 		got, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil)
 		if errors.Is(err, syscall.ECHILD) {
@@ -34,11 +35,11 @@ func sweep() {
 			continue
 		}
 		killDescendants()
-		time.Sleep(time.Millisecond) // death is not immediate; SIGCHLD of a grandchild goes elsewhere
+		time.Sleep(time.Millisecond) // a killed process needs a moment, and SIGCHLD of a grandchild goes elsewhere
 	}
 }
 
-// killDescendants kills the processes whose chain of parents leads here.
+// killDescendants kills all processes below this process.
 func killDescendants() {
 	children := processTree()
 	for queue := children[os.Getpid()]; len(queue) > 0; queue = queue[1:] {
@@ -47,7 +48,7 @@ func killDescendants() {
 	}
 }
 
-// processTree returns the children of each process, as /proc tells.
+// processTree returns the children of each process, from /proc.
 func processTree() map[int][]int {
 	tree := map[int][]int{}
 	dir, err := os.Open("/proc")
@@ -69,8 +70,8 @@ func processTree() map[int][]int {
 	return tree
 }
 
-// parentOf reads the fourth field of proc_pid_stat(5); the second is a name in
-// parentheses, which may contain anything.
+// parentOf reads the fourth field of proc_pid_stat(5). The second field is a name in parentheses,
+// which may contain any byte.
 func parentOf(stat []byte) int {
 	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
 	if len(fields) < 2 {
@@ -83,23 +84,23 @@ func parentOf(stat []byte) int {
 	return pid
 }
 
-// pending is how many bytes of a pipe were not read yet.
-func pending(fd uintptr) (int, error) { return unix.IoctlGetInt(int(fd), unix.TIOCINQ) }
+// pendingBytes returns how many bytes of a pipe were not read yet.
+func pendingBytes(fd uintptr) (int, error) { return unix.IoctlGetInt(int(fd), unix.TIOCINQ) }
 
-// Pauses of awaitRead: a child that waits for its batch reads it while we yield; one that
-// is busy is looked at every few milliseconds.
+// Pauses of awaitRead. A child that waits for its batch reads it while the node yields. A busy child
+// is checked every few milliseconds.
 const (
 	readYields     = 50
 	readPause      = 50 * time.Microsecond
 	readPauseLimit = 5 * time.Millisecond
 )
 
-// awaitRead waits until all that was written to w is read, until there is something to read
-// at r, or until one of them has no other end any more.
+// awaitRead waits until all bytes that were written to w are read, until r has bytes to read, or
+// until one of the two pipes has no other end any more.
 func awaitRead(w, r *end) error {
 	pause := readPause
 	for look := 0; ; look++ {
-		n, err := w.unread()
+		n, err := w.countUnread()
 		if err != nil || n == 0 {
 			return err
 		}
@@ -114,11 +115,11 @@ func awaitRead(w, r *end) error {
 	}
 }
 
-// awaitNews waits for d at most until r can be read, or one of w and r has no other end.
+// awaitNews waits for at most d until r has bytes to read, or a pipe has no other end.
 func awaitNews(w, r *end, d time.Duration) (news bool, err error) {
 	var waited error
-	err = w.control(func(in uintptr) {
-		err := r.control(func(out uintptr) {
+	err = w.withFD(func(in uintptr) {
+		err := r.withFD(func(out uintptr) {
 			fds := []unix.PollFd{{Fd: int32(in)}, {Fd: int32(out), Events: unix.POLLIN}}
 			timeout := unix.NsecToTimespec(d.Nanoseconds())
 			var n int

@@ -7,17 +7,16 @@ import (
 	"syscall"
 )
 
-func self() (string, error) { return os.Executable() }
+func ownExecutable() (string, error) { return os.Executable() }
 
-// Elsewhere than on Linux nothing adopts orphans: a process that leaves the child's
-// group gets away.
+// On other Unixes than Linux nothing adopts orphans. A process that leaves the child's group escapes.
 func adoptOrphans()    {}
-func sweep()           {}
+func reapOrphans()     {}
 func killDescendants() {}
 
 func childAttr() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setsid: true} }
 
-// Elsewhere than on Linux the writer of a pipe cannot see what is read of it.
-func pending(uintptr) (int, error) { return 0, nil }
+// On other Unixes than Linux the writer of a pipe cannot see how much of it was read.
+func pendingBytes(uintptr) (int, error) { return 0, nil }
 
 func awaitRead(_, _ *end) error { return nil }

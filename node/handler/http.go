@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -21,21 +22,23 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/logbuf"
+	"github.com/lowkiq/lowkiq/internal/process/condition"
+	"github.com/lowkiq/lowkiq/internal/process/logbuf"
 	"github.com/lowkiq/lowkiq/wire"
 )
 
 const (
-	maxAnswer  = 1 << 20          // longest answer without results and states, bytes; see answerLimit
+	maxIdle    = 1024             // connections that are kept
+	maxAnswer  = 1 << 20          // bytes of an answer without results and states; see answerLimit
 	quoted     = 512              // bytes of a response that an error quotes
-	pingAfter  = 15 * time.Second // of silence on a connection with HTTP/2
-	pongWithin = 2 * time.Minute  // an endpoint with one thread answers no ping while it works
-	dialWithin = 5 * time.Second  // a host that answers nothing is out of reach, long before a handler's timeout
+	pingAfter  = 15 * time.Second // of silence on an HTTP/2 connection
+	pongWithin = 2 * time.Minute  // long, because an endpoint with a single thread answers no ping while it works
+	dialWithin = 5 * time.Second  // a host that answers nothing for so long is out of reach
 )
 
-// answerLimit is how long the answer to a batch may be, of an endpoint or a child, bytes: twice the
-// longest result and state of each job are room for base64, and for white space between tokens. What
-// is longer is not read, so that an endpoint or a child cannot fill the node's memory.
+// answerLimit returns how many bytes the answer of an endpoint or a child to a batch may have. Twice
+// the longest result and state of each job leave room for base64 and for white space between tokens.
+// The limit keeps an endpoint or a child from filling the node's memory.
 func answerLimit(b *lowkiq.Batch) int {
 	return maxAnswer + len(b.Jobs)*2*(lowkiq.MaxResultBytes+lowkiq.MaxStateBytes)
 }
@@ -43,21 +46,21 @@ func answerLimit(b *lowkiq.Batch) int {
 // HTTPConfig says where to post batches.
 type HTTPConfig struct {
 	URL     string        // http:// or https://
-	Timeout time.Duration // of one request, its body included; 0 = only the context's
+	Timeout time.Duration // for a request with its body; 0 for the context's limit alone
 	Token   string        // sent as "Authorization: Bearer …" unless empty
 	Header  http.Header   // sent with every request
-	Client  *http.Client  // nil = one that keeps connections and follows no redirect
-	Log     *slog.Logger  // default: slog.Default(). As for node.Config.Log, nothing waits for it
+	Client  *http.Client  // nil for a client that keeps connections and follows no redirect
+	Log     *slog.Logger  // default slog.Default(); nothing waits for it, as for node.Config.Log
 }
 
-// Validate names the field that is wrong.
+// Validate returns an error that names the first wrong field.
 func (c HTTPConfig) Validate() error {
 	u, err := url.Parse(c.URL)
 	if err != nil {
 		return errors.New("url: not a URL")
 	}
 	if u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return fmt.Errorf("url: %q, want http://host/path or https://host/path", shown(u))
+		return fmt.Errorf("url: %q, want http://host/path or https://host/path", hideSecrets(u))
 	}
 	if c.Timeout < 0 {
 		return fmt.Errorf("timeout: %s, want 0 or more", c.Timeout)
@@ -65,21 +68,25 @@ func (c HTTPConfig) Validate() error {
 	return nil
 }
 
-// HTTP is a handler that posts each batch to an endpoint, with the headers Lowkiq-Queue,
-// Lowkiq-Shard, Lowkiq-Fence and Lowkiq-Flight, and traceparent and tracestate of a batch with one
-// payload that has them. A 2xx response means done; its body may be an
-// answer of package wire, and is read as one if it looks like JSON. 429 and 503 with Retry-After
-// postpone the batch, by a second at least and a day at most; with Lowkiq-Limit, which names a group
-// as in acme:, all of that group ([lowkiq.Limit]). While the endpoint refuses connections, its host does not answer for 5 s or for the whole Timeout, or its name is not found,
-// batches are postponed, too: by a second at first and by 30 s in the end. Anything else is a
-// failure.
+// HTTP is a handler that posts each batch to an endpoint. A request has the headers Lowkiq-Queue,
+// Lowkiq-Shard, Lowkiq-Fence and Lowkiq-Flight. It has traceparent and tracestate if the batch has
+// a single payload, and that payload has them.
+//
+// A 2xx response means done. If its body looks like JSON, it is read as an answer of package wire.
+// A 429 or 503 postpones the batch by its Retry-After, by at least a second and at most a day. Without
+// a readable Retry-After it postpones by a second at first and by 30 s later, until the endpoint answers
+// something else. If it has the header Lowkiq-Limit, which names a group as in acme:, it postpones the
+// whole group ([lowkiq.Throttle]). Any other response is a failure.
+//
+// While the endpoint is out of reach, batches are postponed as well, by a second at first and by 30 s
+// later. An endpoint is out of reach if it refuses connections, if its host does not answer for 5 s or
+// for the whole Timeout, if its name is not found, or if the TLS handshake fails.
 type HTTP struct {
 	cfg  HTTPConfig
 	url  string                      // as errors show it
-	dial func(context.Context) error // opens and closes a connection as a request would have it; nil: not known how
-
-	direct *direct // posts small batches; nil: Client posts all
-	down   outage
+	dial func(context.Context) error // opens and closes a connection as a request would; nil if unknown
+	down outage
+	busy outage // while the endpoint answers nothing but 429 and 503 without Retry-After
 }
 
 // NewHTTP validates cfg. Nothing is sent yet.
@@ -88,24 +95,23 @@ func NewHTTP(cfg HTTPConfig) (*HTTP, error) {
 		return nil, fmt.Errorf("http handler: %w", err)
 	}
 	u, _ := url.Parse(cfg.URL)
-	var direct *direct
 	if cfg.Client == nil {
-		cfg.Client, direct = newClient(), newDirect(u, &cfg)
+		cfg.Client = newClient()
 	}
 	cfg.Log = logbuf.Logger(cmp.Or(cfg.Log, slog.Default()))
-	h := &HTTP{cfg: cfg, url: shown(u), direct: direct, down: outage{news: make(chan struct{}, 1)}}
-	h.dial = h.dialer(u)
+	h := &HTTP{cfg: cfg, url: hideSecrets(u), down: outage{news: make(chan struct{}, 1)}}
+	h.dial = h.newDialer(u)
 	return h, nil
 }
 
-// shown is a URL as errors show it, which are stored with jobs, logged, and seen by every reader of
-// them: without user, password and query, any of which may be a secret.
-func shown(u *url.URL) string {
+// hideSecrets returns a URL for errors, which are logged and stored with jobs. It leaves out user,
+// password and query, because each of them may be a secret.
+func hideSecrets(u *url.URL) string {
 	return (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path, RawPath: u.RawPath}).String()
 }
 
-// newClient keeps a connection per batch that may run at once. It follows no
-// redirect: a POST that becomes a GET would lose its batch.
+// newClient returns a client that keeps a connection for each batch that may run at once. It follows
+// no redirect, because a POST that becomes a GET would lose its batch.
 func newClient() *http.Client {
 	transport := &http.Transport{
 		Proxy:               http.ProxyFromEnvironment,
@@ -114,29 +120,52 @@ func newClient() *http.Client {
 		IdleConnTimeout:     90 * time.Second,
 		TLSHandshakeTimeout: 10 * time.Second,
 		ForceAttemptHTTP2:   true,
-		// Batches of an endpoint with HTTP/2 share a connection. One that a firewall has forgotten
-		// would keep them until their handlers' timeout, and those after them too.
+		// Batches of an endpoint with HTTP/2 share a connection. Without pings, a connection that a
+		// firewall has forgotten would hold these batches, and later batches, until their handlers' timeout.
 		HTTP2: &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pongWithin},
 	}
 	return &http.Client{
-		Transport:     transport,
+		Transport:     resender{transport, resendWithin},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
+}
+
+// resendWithin is how soon a connection must close for the batch to be sent again. If an endpoint
+// closed an idle connection before it saw the request, the node learns of that within a round trip.
+// Later the endpoint may be working on the batch, or another node may have the shard.
+const resendWithin = time.Second
+
+// resender lets the transport send a request once more if the endpoint closed the kept connection.
+// It does so only once, because an endpoint that dies of the request looks the same.
+type resender struct {
+	*http.Transport
+	within time.Duration // resendWithin
+}
+
+func (r resender) RoundTrip(req *http.Request) (*http.Response, error) {
+	body, sent, resent := req.GetBody, time.Now(), false
+	req = req.WithContext(req.Context()) // a copy, because a RoundTripper must not change its request
+	req.Header = req.Header.Clone()
+	req.Header["Idempotency-Key"] = nil // sends no header; tells the transport that it may send the request again
+	req.GetBody = func() (io.ReadCloser, error) {
+		if resent || time.Since(sent) > r.within {
+			return nil, errors.New("the connection was closed without an answer")
+		}
+		resent = true
+		return body()
+	}
+	return r.Transport.RoundTrip(req)
 }
 
 var dialEndpoint = (&net.Dialer{Timeout: dialWithin}).DialContext
 
 // Close closes idle connections.
 func (h *HTTP) Close() error {
-	if h.direct != nil {
-		h.direct.close()
-	}
 	h.cfg.Client.CloseIdleConnections()
 	return nil
 }
 
-// Handle posts the batch. A cancelled ctx aborts the request; the error then wraps
-// its cause.
+// Handle posts the batch. A cancelled ctx aborts the request, and the error then wraps its cause.
 func (h *HTTP) Handle(ctx context.Context, b *lowkiq.Batch) error {
 	whole := ctx // without the request's own timeout
 	if h.cfg.Timeout > 0 {
@@ -144,31 +173,31 @@ func (h *HTTP) Handle(ctx context.Context, b *lowkiq.Batch) error {
 		ctx, cancel = context.WithTimeoutCause(ctx, h.cfg.Timeout, fmt.Errorf("no answer within %s", h.cfg.Timeout))
 		defer cancel()
 	}
-	res, body, connected, err := h.exchange(ctx, b)
+	res, body, reached, err := h.sendBatch(ctx, b)
 	if res != nil {
-		h.down.over()
+		h.down.end()
 	}
 	if err != nil {
-		if whole.Err() == nil && !connected && (ctx.Err() != nil || unreached(err)) {
-			return h.down.postpone(h.cfg.Log, h.url, h.failure(ctx, err), time.Now())
+		if whole.Err() == nil && !reached {
+			return h.down.postpone(h.cfg.Log, h.url, h.failureOf(ctx, err), time.Now())
 		}
-		return h.failure(ctx, err)
+		return h.failureOf(ctx, err)
 	}
-	return h.verdict(res, body, b)
+	return h.verdictOf(res, body, b)
 }
 
-// exchange posts the batch and reads the response, which is there without its body if that could not
-// be read. connected says whether the endpoint may have the batch.
-func (h *HTTP) exchange(ctx context.Context, b *lowkiq.Batch) (res *http.Response, body []byte, connected bool, err error) {
-	if h.direct != nil {
-		if res, body, connected, err = h.direct.post(ctx, b); err != errLarge {
-			return res, body, connected, err
-		}
-	}
-	var got atomic.Bool
-	res, err = h.post(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { got.Store(true) }}), b)
+// sendBatch posts the batch and reads the response. If it cannot read the whole body, it returns the
+// response and an error. reached is false if the endpoint does not have the batch because no connection
+// was possible.
+func (h *HTTP) sendBatch(ctx context.Context, b *lowkiq.Batch) (res *http.Response, body []byte, reached bool, err error) {
+	var dialed, connected atomic.Bool
+	res, err = h.postBatch(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GetConn: func(string) { dialed.Store(true) }, // the request itself is sound
+		GotConn: func(httptrace.GotConnInfo) { connected.Store(true) },
+	}), b)
 	if err != nil {
-		return nil, nil, got.Load(), err
+		unreached := !connected.Load() && (dialed.Load() || ctx.Err() != nil || isUnreached(err))
+		return nil, nil, !unreached, err
 	}
 	defer res.Body.Close()
 	if body, err = io.ReadAll(io.LimitReader(res.Body, int64(answerLimit(b))+1)); err != nil {
@@ -177,8 +206,8 @@ func (h *HTTP) exchange(ctx context.Context, b *lowkiq.Batch) (res *http.Respons
 	return res, body, true, err
 }
 
-func (h *HTTP) post(ctx context.Context, b *lowkiq.Batch) (*http.Response, error) {
-	req, err := h.request(ctx, b.Shard, wire.AppendBatch(nil, b))
+func (h *HTTP) postBatch(ctx context.Context, b *lowkiq.Batch) (*http.Response, error) {
+	req, err := h.newRequest(ctx, b.Shard, wire.AppendBatch(nil, b))
 	if err != nil {
 		return nil, err
 	}
@@ -194,34 +223,33 @@ func (h *HTTP) post(ctx context.Context, b *lowkiq.Batch) (*http.Response, error
 	return h.cfg.Client.Do(req)
 }
 
-// Event posts an event, with the header Lowkiq-Event, which has its kind: it is a [lowkiq.Hook]. Any 2xx response without
-// an error in its body is good.
+// Event implements [lowkiq.Hook]. It posts an event, with its kind in the header Lowkiq-Event. Any 2xx
+// response without an error in its body is good.
 func (h *HTTP) Event(ctx context.Context, e *lowkiq.Event) error {
-	req, err := h.request(ctx, e.Shard, wire.AppendEvent(nil, e))
+	req, err := h.newRequest(ctx, e.Shard, wire.AppendEvent(nil, e))
 	if err != nil {
 		return err
 	}
 	req.Header.Set("Lowkiq-Event", string(e.Kind))
 	res, err := h.cfg.Client.Do(req)
 	if err != nil {
-		return h.failure(ctx, err)
+		return h.failureOf(ctx, err)
 	}
 	defer res.Body.Close()
-	none := &lowkiq.Batch{Shard: e.Shard} // there are no jobs to say anything of
+	none := &lowkiq.Batch{Shard: e.Shard} // an answer to an event names no jobs
 	body, err := io.ReadAll(io.LimitReader(res.Body, int64(answerLimit(none))+1))
 	if err != nil {
-		return h.failure(ctx, fmt.Errorf("read response: %w", err))
+		return h.failureOf(ctx, fmt.Errorf("read response: %w", err))
 	}
-	return h.verdict(res, body, none)
+	return h.answerOf(res, body, none)
 }
 
-// request is one to the endpoint about a shard.
-func (h *HTTP) request(ctx context.Context, s lowkiq.Shard, body []byte) (*http.Request, error) {
+// newRequest returns a request to the endpoint about a shard.
+func (h *HTTP) newRequest(ctx context.Context, s lowkiq.Shard, body []byte) (*http.Request, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, h.cfg.URL, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
-	req.Header["Idempotency-Key"] = nil // not sent: it lets the transport repeat what a closed idle connection has lost
 	for name, values := range h.cfg.Header {
 		req.Header[http.CanonicalHeaderKey(name)] = values
 	}
@@ -234,23 +262,23 @@ func (h *HTTP) request(ctx context.Context, s lowkiq.Shard, body []byte) (*http.
 	return req, nil
 }
 
-// traceOf returns the trace of a batch that has one payload, as headers of HTTP can carry it.
+// traceOf returns the trace of a batch with a single payload, if an HTTP header can carry it.
 func traceOf(b *lowkiq.Batch) (parent, state string) {
 	if len(b.Jobs) != 1 || len(b.Jobs[0].Payloads) != 1 || b.Jobs[0].Payloads[0].Header == "" {
 		return "", ""
 	}
 	all := b.Jobs[0].Payloads[0].Header.Map()
-	if parent = all["traceparent"]; parent == "" || !plain(parent) {
+	if parent = all["traceparent"]; parent == "" || !isPlain(parent) {
 		return "", ""
 	}
-	if state = all["tracestate"]; !plain(state) {
+	if state = all["tracestate"]; !isPlain(state) {
 		state = ""
 	}
 	return parent, state
 }
 
-// plain reports whether text can stand in a header as it is.
-func plain(text string) bool {
+// isPlain reports whether a header can carry text as it is.
+func isPlain(text string) bool {
 	for i := range len(text) {
 		if text[i] < ' ' || text[i] >= 0x7f {
 			return false
@@ -259,15 +287,17 @@ func plain(text string) bool {
 	return true
 }
 
-// unreached reports whether there was no connection, so that the endpoint does not have the batch.
-func unreached(err error) bool {
+// isUnreached reports whether the error of a client says that there was no connection. A client from
+// HTTPConfig may not report its connections to the trace.
+func isUnreached(err error) bool {
 	var op *net.OpError
 	var dns *net.DNSError
-	return errors.As(err, &op) && op.Op == "dial" || errors.As(err, &dns)
+	return errors.As(err, &op) && (op.Op == "dial" || op.Op == "proxyconnect") || errors.As(err, &dns)
 }
 
-// failure names the endpoint and the cause: the context's if it is over, else err.
-func (h *HTTP) failure(ctx context.Context, err error) error {
+// failureOf returns an error that names the endpoint and the cause. The cause is that of the context if
+// the context has ended, and err otherwise.
+func (h *HTTP) failureOf(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		err = cause
 	}
@@ -278,17 +308,19 @@ func (h *HTTP) failure(ctx context.Context, err error) error {
 	return fmt.Errorf("post %s: %w", h.url, err)
 }
 
-// verdict turns a response into the handler's error.
-func (h *HTTP) verdict(res *http.Response, body []byte, b *lowkiq.Batch) error {
-	busy := res.StatusCode == http.StatusTooManyRequests || res.StatusCode == http.StatusServiceUnavailable
-	if after, ok := retryAfter(res.Header, time.Now()); busy && ok {
-		if group := res.Header.Get("Lowkiq-Limit"); group != "" {
-			return lowkiq.Limit{Prefix: group, For: after}
-		}
-		return lowkiq.Postpone{After: after, Reason: fmt.Sprintf("%s answered %s", h.url, res.Status)}
+// verdictOf turns a response into the handler's error.
+func (h *HTTP) verdictOf(res *http.Response, body []byte, b *lowkiq.Batch) error {
+	if res.StatusCode == http.StatusTooManyRequests || res.StatusCode == http.StatusServiceUnavailable {
+		return h.postponeBy(res)
 	}
+	h.busy.end()
+	return h.answerOf(res, body, b)
+}
+
+// answerOf returns the error in a response. A status other than 2xx is an error.
+func (h *HTTP) answerOf(res *http.Response, body []byte, b *lowkiq.Batch) error {
 	if res.StatusCode < 200 || res.StatusCode > 299 {
-		return fmt.Errorf("post %s: %s: %s", h.url, res.Status, excerpt(body, quoted))
+		return fmt.Errorf("post %s: %s: %s", h.url, res.Status, excerptOf(body, quoted))
 	}
 	if most := answerLimit(b); len(body) > most {
 		return fmt.Errorf("post %s: %s, but the response is longer than %d bytes", h.url, res.Status, most)
@@ -300,13 +332,28 @@ func (h *HTTP) verdict(res *http.Response, body []byte, b *lowkiq.Batch) error {
 	err := wire.ParseAnswer(body, b)
 	var nonsense *wire.Error
 	if errors.As(err, &nonsense) {
-		return fmt.Errorf("post %s: %s, but the response is no answer: %w: %s", h.url, res.Status, err, excerpt(body, quoted))
+		return fmt.Errorf("post %s: %s, but the response is no answer: %w: %s", h.url, res.Status, err, excerptOf(body, quoted))
 	}
 	return err
 }
 
-// looksLikeJSON reports whether a 2xx response was meant to say something: an
-// endpoint of a framework that says "OK" or shows a page was not.
+// postponeBy returns the postponement of a batch, or of its group, by a response that says that the endpoint is busy.
+func (h *HTTP) postponeBy(res *http.Response) error {
+	reason := fmt.Sprintf("%s answered %s", h.url, res.Status)
+	after, ok := retryAfter(res.Header, time.Now())
+	if ok {
+		h.busy.end()
+	} else {
+		after = h.busy.pause(errors.New(reason), time.Now())
+	}
+	if group := res.Header.Get("Lowkiq-Limit"); group != "" {
+		return lowkiq.Throttle{Prefix: group, For: after}
+	}
+	return lowkiq.Postpone{After: after, Reason: reason}
+}
+
+// looksLikeJSON reports whether a 2xx response was meant as an answer. A framework's "OK", or a page,
+// was not.
 func looksLikeJSON(header http.Header, body []byte) bool {
 	if len(body) == 0 {
 		return false
@@ -314,12 +361,12 @@ func looksLikeJSON(header http.Header, body []byte) bool {
 	return body[0] == '{' || body[0] == '[' || strings.Contains(header.Get("Content-Type"), "json")
 }
 
-// retryAfter reads the header of that name (RFC 9110, section 10.2.3): seconds, or
-// a date, which is compared with the endpoint's own clock if it sent its date.
+// retryAfter reads the header Retry-After (RFC 9110, section 10.2.3). It holds seconds, or a date,
+// which is compared with the endpoint's own clock if the response has a Date.
 func retryAfter(header http.Header, now time.Time) (time.Duration, bool) {
 	text := header.Get("Retry-After")
 	seconds, err := strconv.ParseUint(text, 10, 64)
-	if err == nil || errors.Is(err, strconv.ErrRange) { // then it is the largest there is
+	if err == nil || errors.Is(err, strconv.ErrRange) { // out of range, seconds is the largest uint64
 		return wire.RetryAfter(time.Duration(min(seconds, math.MaxInt64/uint64(time.Second))) * time.Second), true
 	}
 	date, err := http.ParseTime(text)
@@ -332,8 +379,8 @@ func retryAfter(header http.Header, now time.Time) (time.Duration, bool) {
 	return wire.RetryAfter(date.Sub(now)), true
 }
 
-// excerpt quotes the first n bytes of text for an error.
-func excerpt(text []byte, n int) string {
+// excerptOf quotes the first n bytes of text for an error.
+func excerptOf(text []byte, n int) string {
 	if len(text) == 0 {
 		return "(nothing)"
 	}
@@ -343,73 +390,78 @@ func excerpt(text []byte, n int) string {
 	return strconv.Quote(string(text))
 }
 
-// A node whose endpoint is out of reach is given no batches, which would tell that it is back. So
-// the handler looks itself, for as long as an outage lasts, and once when it starts: a connection
-// that is opened and closed, no request.
+// A node whose endpoint is out of reach gets no batches, so no batch can show that the endpoint is
+// back. So the handler tries by itself, more often during an outage. It opens and closes a connection, which
+// includes the TLS handshake of https, and sends no request.
 
 const (
-	unreadyAfter  = 10 * time.Second // of an outage: one restart of an endpoint moves no shard
+	unreadyAfter  = 10 * time.Second // so that a single restart of an endpoint moves no shards
 	dialPatience  = 5 * time.Second
 	maxProbePause = 5 * time.Second
+	// idleProbe is the time between two probes without an outage. A node without batches must notice an outage of
+	// an endpoint that all nodes share when the others do, or shards move to it in vain.
+	idleProbe = 5 * time.Second
 )
 
-// Ready says why batches would be postponed: there has been no connection to the endpoint for more
-// than 10 s. It is nil otherwise, and with a client whose transport is not an [http.Transport].
-// Where [HTTP.Run] does not run, only a batch ends an outage.
+// Ready returns the last failure if the endpoint has been out of reach for more than 10 s, else nil. It
+// always returns nil if the client's transport is no [http.Transport] or the host's name is not ASCII.
+// If [HTTP.Run] does not run, only a batch ends an outage.
 func (h *HTTP) Ready() error {
-	if lasted, why := h.down.lasts(time.Now()); h.dial != nil && lasted > unreadyAfter {
+	if lasted, why := h.down.duration(time.Now()); h.dial != nil && lasted > unreadyAfter {
 		return why
 	}
 	return nil
 }
 
-// Run tries to connect to the endpoint, once and then during outages, until ctx is done.
+// Run tries to connect to the endpoint until ctx is done, every five seconds, and more often during outages.
 func (h *HTTP) Run(ctx context.Context) error {
 	if h.dial == nil {
 		<-ctx.Done()
 		return nil
 	}
 	for {
-		h.probe(ctx)
-		for lasted, why := h.down.lasts(time.Now()); why != nil; lasted, why = h.down.lasts(time.Now()) {
-			if !sleep(ctx, probePause(lasted, rand.Float64())) {
+		h.probeEndpoint(ctx)
+		for lasted, why := h.down.duration(time.Now()); why != nil; lasted, why = h.down.duration(time.Now()) {
+			if !sleepFor(ctx, probePause(lasted, rand.Float64())) {
 				return nil
 			}
-			h.probe(ctx)
+			h.probeEndpoint(ctx)
 		}
 		select {
 		case <-h.down.news:
+		case <-time.After(idleProbe):
+			continue
 		case <-ctx.Done():
 			return nil
 		}
-		if !sleep(ctx, minOutagePause) {
+		if !sleepFor(ctx, minOutagePause) {
 			return nil
 		}
 	}
 }
 
-// probe connects once. It says nothing of an endpoint that takes connections and answers nothing.
-func (h *HTTP) probe(ctx context.Context) {
+// probeEndpoint connects once. An endpoint that accepts connections but does not answer passes.
+func (h *HTTP) probeEndpoint(ctx context.Context) {
 	short, cancel := context.WithTimeout(ctx, dialPatience)
 	defer cancel()
 	err := h.dial(short)
 	switch {
 	case err == nil:
-		h.down.over()
+		h.down.end()
 	case ctx.Err() == nil:
-		h.down.failed(fmt.Errorf("connect to %s: %w", h.url, err), time.Now())
+		h.down.setFailed(fmt.Errorf("connect to %s: %w", h.url, err), time.Now())
 	}
 }
 
-// probePause is as long as the outage has lasted, between a second and maxProbePause; of that, a
-// random part between a half and the whole, so that many nodes do not come in step.
+// probePause returns as long a pause as the outage has lasted, from a second to maxProbePause. A
+// random part of up to a half is cut off, so that many nodes do not try at the same time.
 func probePause(lasted time.Duration, random float64) time.Duration {
 	pause := min(max(lasted, minOutagePause), maxProbePause)
 	return pause/2 + time.Duration(random*float64(pause/2))
 }
 
-// sleep reports whether ctx lasted.
-func sleep(ctx context.Context, d time.Duration) bool {
+// sleepFor waits for d. It returns false if ctx ends first.
+func sleepFor(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -420,14 +472,19 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// dialer knows how the client connects to the endpoint, or to its proxy; nil if it does not.
-func (h *HTTP) dialer(endpoint *url.URL) func(context.Context) error {
+// newDialer returns a function that connects to the endpoint, or to its proxy, as the client does. It
+// returns nil if it does not know how the client connects. Without a proxy, a connection to an https endpoint
+// includes the handshake, because a server that accepts connections may never finish a handshake.
+func (h *HTTP) newDialer(endpoint *url.URL) func(context.Context) error {
 	tripper := h.cfg.Client.Transport
-	if tripper == nil {
+	switch own := tripper.(type) {
+	case nil:
 		tripper = http.DefaultTransport
+	case resender: // the client of newClient
+		tripper = own.Transport
 	}
 	transport, known := tripper.(*http.Transport)
-	if !known || !ascii(endpoint.Host) {
+	if !known || !isASCII(endpoint.Host) {
 		return nil
 	}
 	return func(ctx context.Context) error {
@@ -441,11 +498,7 @@ func (h *HTTP) dialer(endpoint *url.URL) func(context.Context) error {
 				peer = proxy
 			}
 		}
-		dial := transport.DialContext
-		if dial == nil {
-			dial = (&net.Dialer{}).DialContext
-		}
-		conn, err := dial(ctx, "tcp", addressOf(peer))
+		conn, err := connectTo(ctx, transport, peer, peer == endpoint && endpoint.Scheme == "https")
 		if err != nil {
 			return err
 		}
@@ -453,7 +506,38 @@ func (h *HTTP) dialer(endpoint *url.URL) func(context.Context) error {
 	}
 }
 
-// addressOf is where a URL's server listens.
+// connectTo opens a connection to a server as the transport does, with a TLS handshake if secure is true.
+func connectTo(ctx context.Context, transport *http.Transport, to *url.URL, secure bool) (net.Conn, error) {
+	if secure && transport.DialTLSContext != nil {
+		return transport.DialTLSContext(ctx, "tcp", addressOf(to))
+	}
+	dial := transport.DialContext
+	if dial == nil {
+		dial = (&net.Dialer{}).DialContext
+	}
+	conn, err := dial(ctx, "tcp", addressOf(to))
+	if err != nil || !secure {
+		return conn, err
+	}
+	cfg := transport.TLSClientConfig.Clone()
+	if cfg == nil {
+		cfg = &tls.Config{}
+	}
+	if cfg.ServerName == "" {
+		cfg.ServerName = to.Hostname()
+	}
+	if cfg.NextProtos == nil {
+		cfg.NextProtos = []string{"h2", "http/1.1"}
+	}
+	client := tls.Client(conn, cfg)
+	if err := client.HandshakeContext(ctx); err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("TLS handshake: %w", err)
+	}
+	return client, nil
+}
+
+// addressOf returns the address of a URL's server.
 func addressOf(u *url.URL) string {
 	port := u.Port()
 	if port == "" {
@@ -462,8 +546,8 @@ func addressOf(u *url.URL) string {
 	return net.JoinHostPort(u.Hostname(), port)
 }
 
-// ascii reports whether a name is one that needs no encoding for DNS.
-func ascii(name string) bool {
+// isASCII reports whether a name needs no encoding for DNS.
+func isASCII(name string) bool {
 	for i := range len(name) {
 		if name[i] >= 0x80 {
 			return false
@@ -475,23 +559,25 @@ func ascii(name string) bool {
 const (
 	minOutagePause = time.Second
 	maxOutagePause = 30 * time.Second
-	warnEvery      = time.Second // of one handler, however many batches it is not given
+	warnFirst      = time.Second // between the first two warnings, however many batches are postponed
 )
 
-// outage is a time in which no endpoint or process was there to be given a batch. Batches are
-// postponed: they did not fail, so that no retry is spent and none is buried however long it lasts.
-type outage struct {
-	news chan struct{} // one slot: an outage has begun; nil: no goroutine waits for it
+// boot is the start of this process. Times since boot do not go back when the wall clock does.
+var boot = time.Now()
 
-	mu    sync.Mutex
-	began time.Time // the first batch that was given to none; zero: there is no outage
-	why   error     // what the last attempt came to
-	said  time.Time // the last warning
-	left  int       // batches since that no warning tells of
+// outage records whether and since when an endpoint or process takes no batches. Batches are postponed in
+// that time. They did not fail, so no retry is counted and no batch is buried, however long it lasts.
+type outage struct {
+	news chan struct{} // says that an outage has begun; holds one value; nil if no goroutine waits for it
+
+	mu     sync.Mutex
+	began  time.Time // time of the first failure; zero if there is no outage
+	why    error     // the last failure
+	warned condition.Condition
 }
 
-// note notes an attempt that reached none, and says since when that is so. mu is held.
-func (o *outage) note(err error, now time.Time) (lasted time.Duration) {
+// addFailure records a failure and returns how long the outage has lasted. The caller must hold mu.
+func (o *outage) addFailure(err error, now time.Time) (lasted time.Duration) {
 	if o.began.IsZero() {
 		o.began = now
 		select {
@@ -503,15 +589,23 @@ func (o *outage) note(err error, now time.Time) (lasted time.Duration) {
 	return now.Sub(o.began)
 }
 
-// failed notes an attempt without a batch that reached none.
-func (o *outage) failed(err error, now time.Time) {
+// pause records a failure and returns for how long a batch is postponed.
+func (o *outage) pause(err error, now time.Time) time.Duration {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.note(err, now)
+	return outagePause(o.addFailure(err, now))
 }
 
-// lasts returns for how long there has been an outage, and why; nil: there is none.
-func (o *outage) lasts(now time.Time) (lasted time.Duration, why error) {
+// setFailed records a failure of an attempt without a batch.
+func (o *outage) setFailed(err error, now time.Time) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.addFailure(err, now)
+}
+
+// duration returns how long the outage has lasted, and its last failure. It returns nil if there is no
+// outage.
+func (o *outage) duration(now time.Time) (lasted time.Duration, why error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.began.IsZero() {
@@ -520,29 +614,26 @@ func (o *outage) lasts(now time.Time) (lasted time.Duration, why error) {
 	return now.Sub(o.began), o.why
 }
 
-// postpone is the answer to a batch that could not be given to the named endpoint or command.
+// postpone returns the answer to a batch that could not be given to the named endpoint or command.
 func (o *outage) postpone(log *slog.Logger, name string, err error, now time.Time) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	after := outagePause(o.note(err, now))
-	if o.said.IsZero() || now.Sub(o.said) >= warnEvery {
-		log.Warn("handler not reached, batches are postponed", "handler", name, "since", o.began, "retry_in", after, "left_out", o.left, "err", err)
-		o.said, o.left = now, 0
-	} else {
-		o.left++
+	after := outagePause(o.addFailure(err, now))
+	if left, ok := o.warned.See(now.Sub(boot), warnFirst); ok {
+		log.Warn("handler not reached, batches are postponed", "handler", name, "since", o.began, "retry_in", after, "left_out", left, "err", err)
 	}
 	return lowkiq.Postpone{After: after, Reason: err.Error()}
 }
 
-// over ends the outage: a batch was taken, or would be.
-func (o *outage) over() {
+// end ends the outage, because a batch was taken, or would be taken.
+func (o *outage) end() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.began, o.why = time.Time{}, nil
 }
 
-// outagePause is as long as the outage has lasted, so that the pauses of a batch double, whatever
-// the number of batches that are tried meanwhile.
+// outagePause returns as long a pause as the outage has lasted. So the pauses of a batch double,
+// however many other batches are tried in the meantime.
 func outagePause(lasted time.Duration) time.Duration {
 	return min(max(lasted, minOutagePause), maxOutagePause)
 }

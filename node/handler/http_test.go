@@ -19,7 +19,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/logbuf"
+	"github.com/lowkiq/lowkiq/internal/process/logbuf"
 )
 
 // endpoint serves f and returns a handler that posts to it.
@@ -69,21 +69,19 @@ func TestHTTPResponses(t *testing.T) {
 		body   string
 		want   string // "" = done
 	}{
-		"no content":          {204, nil, "", ""},
-		"ok":                  {200, nil, `{"ok":true}`, ""},
-		"plain text":          {200, map[string]string{"Content-Type": "text/plain"}, "OK", ""},
-		"failed id":           {200, nil, `{"failed":{"a":"no such account"}}`, "a: no such account"},
-		"refused":             {200, nil, `{"ok":false,"error":"away"}`, "away"},
-		"unknown id":          {200, nil, `{"failed":{"zz":"x"}}`, `named "zz" as failed, which is not in the batch`},
-		"other JSON":          {200, nil, `{"status":"fine"}`, `200 OK, but the response is no answer: line 1, column 11: unknown field "status"`},
-		"JSON by its type":    {200, map[string]string{"Content-Type": "application/json"}, `nope`, "is no answer"},
-		"too long":            {200, nil, strings.Repeat(" ", answerLimit(batch())+1), "longer than 1703936 bytes"},
-		"server error":        {500, nil, "boom", `500 Internal Server Error: "boom"`},
-		"long server error":   {500, nil, strings.Repeat("x", 600), strings.Repeat("x", 512) + `"…`},
-		"redirect":            {302, map[string]string{"Location": "/else"}, "", "302 Found"},
-		"busy without a time": {503, nil, "", "503 Service Unavailable: (nothing)"},
-		"busy, bad time":      {503, map[string]string{"Retry-After": "soon"}, "", "503 Service Unavailable"},
-		"retry-after of 500":  {500, map[string]string{"Retry-After": "5"}, "", "500 Internal"},
+		"no content":         {204, nil, "", ""},
+		"ok":                 {200, nil, `{"ok":true}`, ""},
+		"plain text":         {200, map[string]string{"Content-Type": "text/plain"}, "OK", ""},
+		"failed id":          {200, nil, `{"failed":{"a":"no such account"}}`, "a: no such account"},
+		"refused":            {200, nil, `{"ok":false,"error":"away"}`, "away"},
+		"unknown id":         {200, nil, `{"failed":{"zz":"x"}}`, `named "zz" as failed, which is not in the batch`},
+		"other JSON":         {200, nil, `{"status":"fine"}`, `200 OK, but the response is no answer: line 1, column 11: unknown field "status"`},
+		"JSON by its type":   {200, map[string]string{"Content-Type": "application/json"}, `nope`, "is no answer"},
+		"too long":           {200, nil, strings.Repeat(" ", answerLimit(batch())+1), "longer than 1703936 bytes"},
+		"server error":       {500, nil, "boom", `500 Internal Server Error: "boom"`},
+		"long server error":  {500, nil, strings.Repeat("x", 600), strings.Repeat("x", 512) + `"…`},
+		"redirect":           {302, map[string]string{"Location": "/else"}, "", "302 Found"},
+		"retry-after of 500": {500, map[string]string{"Retry-After": "5"}, "", "500 Internal"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -107,7 +105,7 @@ func TestHTTPResponses(t *testing.T) {
 	}
 }
 
-// 429 with Lowkiq-Limit is about all of a group.
+// A 429 with Lowkiq-Limit postpones a whole group.
 func TestHTTPLimits(t *testing.T) {
 	t.Parallel()
 	h := endpoint(t, HTTPConfig{}, func(w http.ResponseWriter, r *http.Request) {
@@ -115,8 +113,8 @@ func TestHTTPLimits(t *testing.T) {
 		w.Header().Set("Lowkiq-Limit", "acme:")
 		w.WriteHeader(http.StatusTooManyRequests)
 	})
-	var got lowkiq.Limit
-	if err := h.Handle(t.Context(), batch()); !errors.As(err, &got) || got != (lowkiq.Limit{Prefix: "acme:", For: 7 * time.Second}) {
+	var got lowkiq.Throttle
+	if err := h.Handle(t.Context(), batch()); !errors.As(err, &got) || got != (lowkiq.Throttle{Prefix: "acme:", For: 7 * time.Second}) {
 		t.Errorf("got %v, want acme: to be limited for 7s", err)
 	}
 }
@@ -140,12 +138,17 @@ func TestHTTPPostpones(t *testing.T) {
 		"429, 33 bits": {429, "4294967296", 24 * time.Hour},
 		"429, 64 bits": {429, "18446744073709551615", 24 * time.Hour},
 		"429, more":    {429, "99999999999999999999999", 24 * time.Hour},
+		"503, none":    {503, "", time.Second},
+		"429, none":    {429, "", time.Second},
+		"503, no time": {503, "soon", time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := endpoint(t, HTTPConfig{}, func(w http.ResponseWriter, r *http.Request) {
 				w.Header().Set("Date", "Wed, 19 Nov 2025 10:00:00 GMT")
-				w.Header().Set("Retry-After", c.after)
+				if c.after != "" {
+					w.Header().Set("Retry-After", c.after)
+				}
 				w.WriteHeader(c.status)
 			})
 			var got lowkiq.Postpone
@@ -157,6 +160,44 @@ func TestHTTPPostpones(t *testing.T) {
 			}
 		})
 	}
+}
+
+// responses answers requests by itself.
+type responses func(*http.Request) *http.Response
+
+func (f responses) RoundTrip(r *http.Request) (*http.Response, error) { return f(r), nil }
+
+// TestHTTPBusyPauses: an endpoint that answers 503 without Retry-After is asked after 1, 1, 2, 4 … 30 s, until it answers something else.
+func TestHTTPBusyPauses(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		status, header := http.StatusServiceUnavailable, http.Header{}
+		h, err := NewHTTP(HTTPConfig{URL: "http://endpoint/", Client: &http.Client{Transport: responses(func(*http.Request) *http.Response {
+			return &http.Response{StatusCode: status, Status: fmt.Sprint(status), Header: header, Body: http.NoBody}
+		})}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			for _, want := range []time.Duration{1, 1, 2, 4, 8, 16, 30, 30} {
+				var got lowkiq.Postpone
+				if err := h.Handle(t.Context(), batch()); !errors.As(err, &got) || got.After != want*time.Second {
+					t.Errorf("got %v, want to be postponed by %ds", err, want)
+				}
+				time.Sleep(got.After)
+			}
+			status = http.StatusInternalServerError
+			if err := h.Handle(t.Context(), batch()); err == nil || errors.As(err, new(lowkiq.Postpone)) {
+				t.Errorf("got %v, want a failure", err)
+			}
+			status = http.StatusServiceUnavailable
+		}
+		header.Set("Lowkiq-Limit", "acme:")
+		var got lowkiq.Throttle
+		if err := h.Handle(t.Context(), batch()); !errors.As(err, &got) || got != (lowkiq.Throttle{Prefix: "acme:", For: time.Second}) {
+			t.Errorf("got %v, want acme: to be limited for 1s", err)
+		}
+	})
 }
 
 func TestHTTPCancelAbortsTheRequest(t *testing.T) {
@@ -205,8 +246,8 @@ func TestHTTPConfigErrors(t *testing.T) {
 	}
 }
 
-// lossy is a connection that loses what is written once it is told so, as one does that a firewall
-// has forgotten: neither end is told.
+// lossy is a connection that loses bytes once the test says so, like a connection that a firewall has
+// forgotten. Neither end learns of it.
 type lossy struct {
 	net.Conn
 	lost atomic.Bool
@@ -240,8 +281,8 @@ func certificates(t *testing.T) []tls.Certificate {
 	return server.TLS.Certificates
 }
 
-// All batches of an HTTP/2 endpoint share a connection: a dead one must not keep them for the
-// whole of their handlers' time, one after the other.
+// All batches of an HTTP/2 endpoint share a connection. A dead connection must not keep them, one
+// after the other, for the whole time of their handlers.
 func TestHTTPNoticesADeadConnection(t *testing.T) {
 	t.Parallel()
 	known := certificates(t)
@@ -259,7 +300,7 @@ func TestHTTPNoticesADeadConnection(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		transport := h.cfg.Client.Transport.(*http.Transport)
+		transport := h.cfg.Client.Transport.(resender).Transport
 		transport.Proxy = nil
 		transport.TLSClientConfig = &tls.Config{InsecureSkipVerify: true} // it is about what comes after
 		transport.DialContext = func(context.Context, string, string) (net.Conn, error) {
@@ -306,7 +347,7 @@ func (l *lock) dial(_ context.Context, network, address string) (net.Conn, error
 	return ours, nil
 }
 
-// probed runs a handler whose connections are the lock's.
+// probed runs a handler whose connections come from the lock.
 func probed(t *testing.T, l *lock, endpoint string, proxy *url.URL) *HTTP {
 	t.Helper()
 	h, err := NewHTTP(HTTPConfig{URL: endpoint, Log: slog.New(slog.DiscardHandler),
@@ -326,9 +367,9 @@ func probed(t *testing.T, l *lock, endpoint string, proxy *url.URL) *HTTP {
 	return h
 }
 
-// An endpoint that cannot be connected to for more than 10 s makes its handler not ready, without
-// any batch if it was so at the start; it is ready again soon after the endpoint is back, without
-// any batch.
+// A handler is not ready if its endpoint has refused connections for more than 10 s. No batch is needed
+// to find that out at the start. The handler is ready again soon after the endpoint is back, also
+// without any batch.
 func TestHTTPReady(t *testing.T) {
 	t.Parallel()
 	for name, early := range map[string]bool{"from the start": true, "since a batch": false} {
@@ -366,16 +407,21 @@ func TestHTTPReady(t *testing.T) {
 					t.Errorf("5 s after it is back: got %v, want it to be ready", err)
 				}
 				before = l.tries.Load()
-				time.Sleep(time.Hour)
-				if n := l.tries.Load() - before; n > 1 {
-					t.Errorf("%d connections in an hour without an outage, want none but one perhaps", n)
+				time.Sleep(time.Minute)
+				if n := l.tries.Load() - before; n < 11 || n > 13 {
+					t.Errorf("%d connections in a minute without an outage, want one every 5 s", n)
+				}
+				l.shut.Store(true)
+				time.Sleep(idleProbe + unreadyAfter + time.Second)
+				if h.Ready() == nil {
+					t.Error("a handler without batches does not notice that its endpoint is gone")
 				}
 			})
 		})
 	}
 }
 
-// The probe goes where requests go.
+// The probe connects to the same address as requests.
 func TestHTTPProbesWhereRequestsGo(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ endpoint, proxy, want string }{
@@ -406,8 +452,8 @@ func (tripper) RoundTrip(*http.Request) (*http.Response, error) {
 	return nil, &net.OpError{Op: "dial", Err: errors.New("gone")}
 }
 
-// Of a client that connects in its own way nothing shows that its endpoint is back: it never says
-// that it is not ready, or it would be so for ever.
+// If a client connects in its own way, the handler cannot find out that its endpoint is back. So it
+// never says that it is not ready, because it would say so for ever.
 func TestHTTPReadyWithAStrangeClient(t *testing.T) {
 	t.Parallel()
 	for _, cfg := range []HTTPConfig{
@@ -419,7 +465,7 @@ func TestHTTPReadyWithAStrangeClient(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		h.down.failed(errors.New("gone"), time.Now().Add(-time.Hour))
+		h.down.setFailed(errors.New("gone"), time.Now().Add(-time.Hour))
 		if err := h.Ready(); err != nil {
 			t.Errorf("%s: got %v, want nil", cfg.URL, err)
 		}
@@ -431,8 +477,68 @@ func TestHTTPReadyWithAStrangeClient(t *testing.T) {
 	}
 }
 
-// TestOutagePauses: a batch is tried again after 1, 1, 2, 4 … 30 s of an outage; the next outage
-// starts anew.
+// TestHTTPProbesWithItsOwnClient: a handler whose configuration has no client connects to its endpoint to
+// find out whether it is back.
+func TestHTTPProbesWithItsOwnClient(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.NotFoundHandler())
+	defer server.Close()
+	h, err := NewHTTP(HTTPConfig{URL: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if h.dial == nil {
+		t.Fatal("it does not know how to connect to the endpoint")
+	}
+	if err := h.dial(t.Context()); err != nil {
+		t.Errorf("got %v, want a connection", err)
+	}
+}
+
+// TestHTTPProbesShakeHands: an https endpoint is out of reach until it shakes hands, for probes as for batches, though it accepts
+// connections.
+func TestHTTPProbesShakeHands(t *testing.T) {
+	t.Parallel()
+	silent := raw(t, func(conn net.Conn) { io.Copy(io.Discard, conn) }) //nolint:errcheck // until the probe gives up
+	plain := raw(t, func(conn net.Conn) { io.WriteString(conn, "HTTP/1.1 400 Bad Request\r\n\r\n") })
+	secure := httptest.NewTLSServer(http.NotFoundHandler())
+	t.Cleanup(secure.Close)
+	for name, c := range map[string]struct {
+		url    string
+		client *http.Client // nil: the handler's own
+		ready  bool
+	}{
+		"silent":            {"https://" + silent, nil, false},
+		"no TLS":            {"https://" + plain, nil, false},
+		"unknown authority": {secure.URL, nil, false},
+		"TLS":               {secure.URL, secure.Client(), true},
+		"plain http":        {"http://" + silent, nil, true},
+	} {
+		h, err := NewHTTP(HTTPConfig{URL: c.url, Client: c.client, Log: slog.New(slog.DiscardHandler), Timeout: 200 * time.Millisecond})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.down.setFailed(errors.New("gone"), time.Now().Add(-time.Hour))
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		if name == "TLS" {
+			ctx, cancel = context.WithTimeout(t.Context(), 10*time.Second)
+		}
+		h.probeEndpoint(ctx)
+		cancel()
+		if ready := h.Ready() == nil; ready != c.ready {
+			t.Errorf("%s: ready after a probe: %v, want %v", name, ready, c.ready)
+		}
+		if !c.ready {
+			if err := h.Handle(t.Context(), batch()); !errors.As(err, new(lowkiq.Postpone)) {
+				t.Errorf("%s: got %v, want the batch to be postponed, because the endpoint does not have it", name, err)
+			}
+		}
+		h.Close()
+	}
+}
+
+// TestOutagePauses: in an outage a batch is tried again after 1, 1, 2, 4 … 30 s. The next outage begins
+// anew.
 func TestOutagePauses(t *testing.T) {
 	t.Parallel()
 	var o outage
@@ -445,7 +551,7 @@ func TestOutagePauses(t *testing.T) {
 			}
 			now = now.Add(got.After)
 		}
-		o.over()
+		o.end()
 	}
 }
 
@@ -462,7 +568,7 @@ func TestOutageWarnings(t *testing.T) {
 	}
 }
 
-// TestHTTPUnreachable: who cannot be reached has no batch, so that no retry is spent.
+// TestHTTPUnreachable: an endpoint that cannot be reached has no batch, so no retry is counted.
 func TestHTTPUnreachable(t *testing.T) {
 	t.Parallel()
 	for url, shown := range map[string]string{

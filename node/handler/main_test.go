@@ -7,20 +7,19 @@ import (
 	"os"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/testing/leaktest"
 )
 
-// TestMain is also the main of the processes that tests start: guards, echoing
-// children and a node to be killed.
+// TestMain is also the main function of the processes that tests start: guards, children that echo, and
+// a node to be killed.
 func TestMain(m *testing.M) {
 	Guard()
 	if role, ok := roles()[os.Getenv("HANDLER_TEST_ROLE")]; ok {
 		role()
 		os.Exit(0)
 	}
-	goleak.VerifyTestMain(m)
+	leaktest.Main(m)
 }
 
 // echo answers every batch.
@@ -35,7 +34,7 @@ func echo() {
 	}
 }
 
-// batch is a batch of one job with the id "a".
+// batch returns a batch of one job with the id "a".
 func batch() *lowkiq.Batch {
 	return &lowkiq.Batch{
 		Shard: lowkiq.Shard{Queue: "orders", Index: 3}, Fence: 1763600000123, Flight: 17,
@@ -43,7 +42,7 @@ func batch() *lowkiq.Batch {
 	}
 }
 
-// decoded is a batch as a program in another language sees it.
+// decoded is a batch as a program in another language reads it.
 type decoded struct {
 	Queue  string
 	Shard  int

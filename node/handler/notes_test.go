@@ -14,7 +14,7 @@ import (
 	"github.com/lowkiq/lowkiq"
 )
 
-// noted is a batch of a, b and ended, and what is noted of them. Notes about b are refused.
+// noted is a batch of a, b and ended, and its notes. Notes about b are refused.
 func noted() (*lowkiq.Batch, *[]string) {
 	b := lowkiq.NewBatch(lowkiq.Shard{Queue: "orders"}, 7, 17, append(twoJobs().Jobs, lowkiq.Job{ID: "ended"}))
 	var got []string
@@ -31,7 +31,7 @@ func noted() (*lowkiq.Batch, *[]string) {
 	return b, &got
 }
 
-// What a child notes before its answer is noted; the answer is the one that follows.
+// The notes of a child before its answer are stored. The answer is the line that follows them.
 func TestExecNotes(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -64,7 +64,7 @@ func TestExecNotes(t *testing.T) {
 	}
 }
 
-// A note that comes after the answer would be taken for one about the next batch.
+// A note after the answer would count for the next batch.
 func TestExecNoteAfterTheAnswer(t *testing.T) {
 	t.Parallel()
 	e := running(t, ExecConfig{Argv: loop(`printf '{"ok":true}\n{"note":{"a":{"progress":1}}}\n'`)})
@@ -79,7 +79,7 @@ func TestExecNoteAfterTheAnswer(t *testing.T) {
 	}
 }
 
-// A child that notes for ever ends with its batch.
+// A child that writes notes without end ends with its batch.
 func TestExecNotesForEver(t *testing.T) {
 	t.Parallel()
 	e := running(t, ExecConfig{Argv: loop(`while :; do echo '{"note":{"a":{"progress":0.5}}}'; done`)})

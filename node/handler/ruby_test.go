@@ -25,7 +25,7 @@ func ruby(t *testing.T) string {
 	return path
 }
 
-// ordersApp is what lowkiq -r loaded: a worker as Ruby's Lowkiq has them. It prints, as workers do.
+// ordersApp is the program that lowkiq -r loaded, with a worker of Ruby's Lowkiq. It prints, as workers do.
 const ordersApp = `
 puts 'loading'
 Point = Struct.new(:x, :y)
@@ -43,7 +43,7 @@ module OrdersWorker
 end
 `
 
-// gem stands in for Ruby's Lowkiq: what worker.rb asks of it, with its calling conventions.
+// gem stands in for Ruby's Lowkiq. It has what worker.rb calls, with the same calling conventions.
 const gem = `
 module Lowkiq
   def self.on_server_init = -> { File.write('seen', "init\n") }
@@ -123,7 +123,7 @@ func TestRubyWorker(t *testing.T) {
 	}
 }
 
-// An endpoint in Ruby answers as a child process does, whatever the locale of its server is.
+// An endpoint in Ruby answers like a child process, whatever the locale of its server is.
 func TestRubyEndpoint(t *testing.T) {
 	t.Parallel()
 	for _, locale := range []string{"C", "C.UTF-8"} {
@@ -147,7 +147,7 @@ func TestRubyEndpoint(t *testing.T) {
 	}
 }
 
-// With the gem, what was set on it holds.
+// With the gem, its own settings count.
 func TestRubyWorkerWithTheGem(t *testing.T) {
 	t.Parallel()
 	e, seen := rubyWorker(t, gem+ordersApp)

@@ -13,10 +13,10 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/tier"
+	"github.com/lowkiq/lowkiq/internal/testing/tier"
 )
 
-// silent accepts no connection and refuses none, as a host does that is gone: its backlog is full.
+// silent neither accepts nor refuses connections, like a host that is gone. Its backlog is full.
 func silent(t *testing.T) string {
 	t.Helper()
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
@@ -43,8 +43,8 @@ func silent(t *testing.T) string {
 	return ""
 }
 
-// A host that answers nothing has no batch: no retry is spent, and none of the handler's time but a
-// few seconds.
+// A host that does not answer has no batch. No retry is counted, and it costs only a few seconds of
+// the handler's time.
 func TestHTTPSilentHost(t *testing.T) {
 	tier.Usual(t)
 	t.Parallel()
@@ -66,7 +66,7 @@ func TestHTTPSilentHost(t *testing.T) {
 			if err := h.Handle(ctx, batch()); !errors.As(err, &got) || ctx.Err() != nil {
 				t.Errorf("got %v, want to be postponed", err)
 			}
-			// A handler that is told to stop is no outage.
+			// A handler that is told to stop has no outage.
 			ctx, cancel = context.WithTimeoutCause(t.Context(), 50*time.Millisecond, lowkiq.ErrTimeout)
 			defer cancel()
 			if err := h.Handle(ctx, batch()); errors.As(err, &got) || !errors.Is(err, lowkiq.ErrTimeout) {

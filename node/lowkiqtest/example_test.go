@@ -11,7 +11,6 @@ import (
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/node"
 	"github.com/lowkiq/lowkiq/node/lowkiqtest"
-	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
@@ -27,7 +26,7 @@ func push(t *testing.T, q *lowkiqtest.Queue, id string, payloads ...string) {
 
 // A job that fails is tried again when its time has come.
 func TestExampleRetry(t *testing.T) {
-	q := lowkiqtest.New(t, node.QueueConfig{RetryIn: func(n int) time.Duration { return time.Duration(n+1) * time.Minute }})
+	q := lowkiqtest.New(t, node.QueueConfig{RetryFunc: func(n int) time.Duration { return time.Duration(n+1) * time.Minute }})
 	push(t, q, "order-1", "1")
 	away := true
 	handler := lowkiq.HandlerFunc(func(context.Context, *lowkiq.Batch) error {
@@ -134,7 +133,7 @@ func TestExampleIdempotence(t *testing.T) {
 
 // A call gets what the handler answered, once its payload has ended.
 func TestExampleCall(t *testing.T) {
-	q := lowkiqtest.New(t, node.QueueConfig{RetryIn: func(int) time.Duration { return time.Minute }})
+	q := lowkiqtest.New(t, node.QueueConfig{RetryFunc: func(int) time.Duration { return time.Minute }})
 	reply, err := q.Call(t.Context(), lowkiq.Push{ID: "acme", Payload: []byte("7")})
 	if err != nil {
 		t.Fatal(err)
@@ -162,7 +161,7 @@ func TestExampleCall(t *testing.T) {
 // A state is replaced in one step with the end of the job: what a handler does to it alone is done once,
 // also when its answer is lost.
 func TestExampleState(t *testing.T) {
-	q := lowkiqtest.New(t, node.QueueConfig{State: time.Hour})
+	q := lowkiqtest.New(t, node.QueueConfig{Rules: rules.Rules{State: time.Hour}})
 	count := lowkiq.HandlerFunc(func(_ context.Context, batch *lowkiq.Batch) error {
 		job := batch.Jobs[0]
 		before, _ := strconv.Atoi(string(job.State))
@@ -210,7 +209,7 @@ func (i *importer) Handle(ctx context.Context, batch *lowkiq.Batch) error {
 
 // A long job goes on where it stopped, whatever ended it.
 func TestExampleResume(t *testing.T) {
-	q := lowkiqtest.New(t, node.QueueConfig{State: 24 * time.Hour})
+	q := lowkiqtest.New(t, node.QueueConfig{Rules: rules.Rules{State: 24 * time.Hour}})
 	push(t, q, "file-1", "")
 	taken := map[int]int{}
 	handler := &importer{rows: 500, take: func(row int) error {
@@ -243,7 +242,7 @@ var done = lowkiq.HandlerFunc(func(context.Context, *lowkiq.Batch) error { retur
 
 // What nobody has handled in time goes to the morgue, or is dropped if the rule says so; a payload's header wins over the rule.
 func TestExampleExpire(t *testing.T) {
-	q := lowkiqtest.New(t, node.QueueConfig{Expire: rules.Expire{After: time.Hour}})
+	q := lowkiqtest.New(t, node.QueueConfig{Rules: rules.Rules{Expire: rules.Expire{After: time.Hour}}})
 	push(t, q, "code-1", "1234")
 	header := map[string]string{"expires": q.Now().Add(3 * time.Hour).Format(time.RFC3339)}
 	if _, err := q.Push(t.Context(), lowkiq.Push{ID: "code-2", Payload: []byte("5678"), Header: header}); err != nil {
@@ -276,7 +275,7 @@ func TestExampleHold(t *testing.T) {
 
 // Of many changes only the latest is worth a run.
 func TestExampleCoalesce(t *testing.T) {
-	q := lowkiqtest.New(t, node.QueueConfig{Push: queue.PushRules{Coalesce: rules.CoalesceLatest}})
+	q := lowkiqtest.New(t, node.QueueConfig{Rules: rules.Rules{Push: rules.Push{Coalesce: rules.CoalesceLatest}}})
 	push(t, q, "page-1", "draft", "better", "final")
 	runs := q.Drain(t.Context(), done)
 	if len(runs) != 1 || len(runs[0].Batch.Jobs[0].Payloads) != 1 || string(runs[0].Batch.Jobs[0].Payloads[0].Data) != "final" {
@@ -286,7 +285,7 @@ func TestExampleCoalesce(t *testing.T) {
 
 // The run comes when pushes have stopped for a while, and not later than Most after the first one.
 func TestExampleDebounce(t *testing.T) {
-	q := lowkiqtest.New(t, node.QueueConfig{Push: queue.PushRules{Debounce: rules.Debounce{Quiet: 2 * time.Second, Most: 5 * time.Second}}})
+	q := lowkiqtest.New(t, node.QueueConfig{Rules: rules.Rules{Push: rules.Push{Debounce: rules.Debounce{Quiet: 2 * time.Second, Most: 5 * time.Second}}}})
 	var at []time.Duration
 	for range 10 {
 		push(t, q, "page-1", q.Now().String())
@@ -306,14 +305,14 @@ func TestExampleDebounce(t *testing.T) {
 
 // A handler that is told to slow down for a customer holds that customer back, and nobody else; it costs no retry.
 func TestExampleLimit(t *testing.T) {
-	q := lowkiqtest.New(t, node.QueueConfig{Groups: rules.Groups{By: ":"}})
+	q := lowkiqtest.New(t, node.QueueConfig{Rules: rules.Rules{Groups: rules.Groups{By: ":"}}})
 	push(t, q, "acme:1", "")
 	push(t, q, "acme:2", "")
 	push(t, q, "other:1", "")
 	var got []string
 	handler := lowkiq.HandlerFunc(func(_ context.Context, batch *lowkiq.Batch) error {
 		if got = append(got, batch.Jobs[0].ID); len(got) == 1 {
-			return lowkiq.Limit{For: time.Minute}
+			return lowkiq.Throttle{For: time.Minute}
 		}
 		return nil
 	})

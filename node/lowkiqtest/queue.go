@@ -1,18 +1,19 @@
 // Package lowkiqtest answers one question: does a handler do what it should when jobs fail, merge, come
-// late, or come twice? It is a queue without Redis and without a clock of its own: what is pushed waits,
-// [Queue.Drain] handles what is due, [Queue.Advance] lets time go by, and [Queue.Crash] and
-// [Queue.Lose] let happen what production does seldom.
+// late, or come twice? It has a queue without Redis and without a clock of its own. Pushed jobs wait until
+// [Queue.Drain] handles the due jobs. [Queue.Advance] lets time pass. [Queue.Crash] and [Queue.Lose] cause
+// events that are rare in production.
 //
 //	q := lowkiqtest.New(t, node.QueueConfig{MaxRetryCount: 3})
 //	q.Push(ctx, lowkiq.Push{ID: "order-1", Payload: []byte(`{"n":1}`)})
 //	q.Drain(ctx, handler)
 //
-// It is the model that lowkiq's own tests hold the scripts of Redis against, and it decides with the
-// code of a node: middlewares, codec, batches, retries, merges, coalescing and debouncing, expiry, holds,
-// quarantine and morgue are those of production, and so are groups that handlers hold back
-// ([lowkiq.Limit]). One handler runs at a time, so a limit of calls at once has no meaning here; nor does
-// it know rates. What else it has no part of: Redis and nodes, [lowkiq.ErrTimeout], [lowkiq.ErrStuck] and
-// [lowkiq.ErrCancelled], and schedules of more than one shard.
+// Lowkiq's own tests compare the scripts of Redis with this queue, which decides with the code of a node. So
+// middlewares, codec, batches, retries, merges, coalescing and debouncing, expiry, holds, quarantine, the
+// morgue and groups that handlers hold back ([lowkiq.Throttle]) work as in production. One handler runs at a
+// time, so a limit of calls at once has no effect.
+//
+// Not included are rates, Redis, nodes, schedules of more than one shard, and the causes [lowkiq.ErrTimeout],
+// [lowkiq.ErrStuck] and [lowkiq.ErrCancelled].
 package lowkiqtest
 
 import (
@@ -27,41 +28,41 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/envelope"
 	"github.com/lowkiq/lowkiq/internal/model"
-	"github.com/lowkiq/lowkiq/internal/packed"
+	"github.com/lowkiq/lowkiq/internal/store/envelope"
+	"github.com/lowkiq/lowkiq/internal/store/packed"
+	"github.com/lowkiq/lowkiq/internal/verdict"
 	"github.com/lowkiq/lowkiq/node"
-	"github.com/lowkiq/lowkiq/node/internal/runner"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
-// Queue is a queue of one shard in memory. Its methods may be called by several goroutines, and by
-// the handler that Drain calls; of the handlers one runs at a time.
+// Queue is a queue with a single shard in memory. Several goroutines may call its methods, and so may the
+// handler that Drain calls. One handler runs at a time.
 type Queue struct {
 	t       testing.TB
 	rules   node.QueueConfig
-	decider runner.Rules
+	decider verdict.Rules
 	push    queue.Pusher
 
 	mu    sync.Mutex
 	shard *model.Shard // guarded by mu
-	last  int64        // default score, us; guarded by mu
+	last  int64        // last default score, in µs; guarded by mu
 	calls int          // guarded by mu
 	fence int64        // guarded by mu
 	lose  bool         // the next answer of a handler is lost; guarded by mu
 
 	holds []rules.Hold     // guarded by mu
-	held  *rules.Held      // the same; guarded by mu
-	stops map[string]int64 // until when no job of a group begins, us, as a handler has said; guarded by mu
+	held  *rules.Held      // from holds; guarded by mu
+	stops map[string]int64 // by group: end of a handler's stop, in µs; guarded by mu
 }
 
-// Start is the time by a new queue's clock.
+// Start is the time of a new queue's clock.
 var Start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// New is an empty queue with these rules, as [node.Node.Handle] takes them; the name may be left out. A
-// mistake in them ends the test. Unless they say otherwise, the next attempt is due after
-// n^4 + 15 + 15 * (n+1) seconds, n being 0 after the first failure in a row: the default without its random part, whose mean is the same.
+// New returns an empty queue with these rules, as [node.Node.Handle] takes them. The name may be left out. Invalid rules
+// end the test. Without a rule or function for it, the next attempt is due after n^4 + 15 + 15 * (n+1) seconds, where n
+// is 0 after the first failure in a row. This is the mean of the default of production, which has a random part.
 func New(t testing.TB, cfg node.QueueConfig) *Queue {
 	t.Helper()
 	if cfg.Name == "" {
@@ -70,21 +71,19 @@ func New(t testing.TB, cfg node.QueueConfig) *Queue {
 	if err := cfg.Validate(); err != nil {
 		t.Fatal(err)
 	}
-	if cfg.RetryIn == nil {
-		cfg.RetryIn = func(n int) time.Duration {
+	if cfg.RetryFunc == nil && cfg.RetryIn.IsZero() {
+		cfg.RetryFunc = func(n int) time.Duration {
 			return time.Duration(min(math.Pow(float64(n), 4)+15+15*float64(n+1), 1e9)) * time.Second
 		}
 	}
 	cfg = cfg.WithDefaults()
-	limits := queue.Limits{PayloadBytes: cfg.Push.PayloadBytes, Payloads: cfg.Push.Payloads, IDPayload: cfg.Push.IDPayload}.Effective()
-	cfg.Push.PayloadBytes, cfg.Push.Payloads, cfg.Push.IDPayload = limits.PayloadBytes, limits.Payloads, limits.IDPayload
-	q := &Queue{t: t, rules: cfg, shard: model.NewShard(limits.Payloads, limits.IDPayload), fence: 1, stops: map[string]int64{}}
-	q.shard.Coalesce, q.shard.Debounce = cfg.Push.Coalesce, cfg.Push.Debounce.WithDefaults()
-	q.decider = runner.Rules{MaxRetryCount: cfg.MaxRetryCount, Exhausted: cfg.Exhausted, RetryIn: cfg.RetryIn, FormatError: error.Error,
-		States: cfg.State != 0, StateFor: max(0, cfg.State), Encode: cfg.Push.Codec.Encode, Expire: cfg.Expire, Groups: cfg.Groups}
+	cfg.OnExhausted, cfg.OnBuried = verdict.DecodedHook(cfg.Codec.Decode, cfg.OnExhausted), verdict.DecodedHook(cfg.Codec.Decode, cfg.OnBuried)
+	q := &Queue{t: t, rules: cfg, shard: model.NewShard(cfg.Payloads, cfg.IDPayload), fence: 1, stops: map[string]int64{}}
+	q.shard.Coalesce, q.shard.Debounce = cfg.Coalesce, cfg.Debounce
+	q.decider = verdict.Rules{Rules: cfg.Rules, RetryFunc: cfg.RetryFunc, FormatError: error.Error, Encode: cfg.Codec.Encode}
 	q.shard.Now = Start.UnixMicro()
-	q.push = q.store
-	for _, m := range slices.Backward(cfg.Push.Middlewares) {
+	q.push = q.storeJobs
+	for _, m := range slices.Backward(cfg.PushMiddlewares) {
 		q.push = m(cfg.Name, q.push)
 	}
 	return q
@@ -95,9 +94,8 @@ func (q *Queue) Push(ctx context.Context, jobs ...lowkiq.Push) ([]queue.Result, 
 	return q.push(ctx, jobs)
 }
 
-// Call pushes a job as [queue.Client.Call] does, and does not wait: reply says at any time how its
-// payload has ended, which it does in a [Queue.Drain]; [lowkiq.ReplyPending] until then. Replies are kept
-// for ever.
+// Call pushes a job as [queue.Client.Call] does, but does not wait. reply returns at any time how the payload has ended, or
+// [lowkiq.ReplyPending] if it has not. A payload ends in a [Queue.Drain]. Replies are kept without end.
 func (q *Queue) Call(ctx context.Context, job lowkiq.Push) (reply func() lowkiq.Reply, err error) {
 	q.mu.Lock()
 	q.calls++
@@ -107,10 +105,10 @@ func (q *Queue) Call(ctx context.Context, job lowkiq.Push) (reply func() lowkiq.
 	if _, err := q.push(ctx, []lowkiq.Push{job}); err != nil {
 		return nil, err
 	}
-	return func() lowkiq.Reply { return q.reply(job.ID, token) }, nil
+	return func() lowkiq.Reply { return q.readReply(job.ID, token) }, nil
 }
 
-func (q *Queue) reply(id, token string) lowkiq.Reply {
+func (q *Queue) readReply(id, token string) lowkiq.Reply {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	reply := lowkiq.Reply{ID: id, Token: token, State: lowkiq.ReplyPending}
@@ -118,14 +116,14 @@ func (q *Queue) reply(id, token string) lowkiq.Reply {
 	if !ok {
 		return reply
 	}
-	if err := envelope.ReadReply(&reply, told.Text, q.rules.Push.Codec.Decode); err != nil {
+	if err := envelope.ReadReply(&reply, told.Text, q.rules.Codec.Decode); err != nil {
 		q.t.Errorf("lowkiqtest: %v", err)
 	}
 	return reply
 }
 
-// store is the end of a push's way.
-func (q *Queue) store(ctx context.Context, jobs []lowkiq.Push) ([]queue.Result, error) {
+// storeJobs stores jobs after all middlewares for pushes.
+func (q *Queue) storeJobs(ctx context.Context, jobs []lowkiq.Push) ([]queue.Result, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("push: %w", err)
 	}
@@ -133,9 +131,9 @@ func (q *Queue) store(ctx context.Context, jobs []lowkiq.Push) ([]queue.Result, 
 	defer q.mu.Unlock()
 	jobs = slices.Clone(jobs)
 	results := make([]queue.Result, len(jobs))
-	refused, full := map[string]error{}, map[string]error{} // ids: one payload could not be encoded; too much waits
+	refused, full := map[string]error{}, map[string]error{} // by id: a payload could not be encoded; too many payloads or bytes wait
 	for i := range jobs {
-		if encode := q.rules.Push.Codec.Encode; encode != nil {
+		if encode := q.rules.Codec.Encode; encode != nil {
 			var err error
 			if cause := refused[jobs[i].ID]; cause != nil {
 				results[i].Err = fmt.Errorf("%w: %w", queue.ErrUnsent, cause)
@@ -148,11 +146,11 @@ func (q *Queue) store(ctx context.Context, jobs []lowkiq.Push) ([]queue.Result, 
 			}
 		}
 		job := &envelope.All(jobs[i : i+1])[0]
-		if results[i].Err = envelope.Check(job, q.rules.Push.PayloadBytes, q.rules.Push.IDPayload); results[i].Err == nil {
-			results[i] = q.add(job, full)
+		if results[i].Err = envelope.Check(job, q.rules.PayloadBytes, q.rules.IDPayload); results[i].Err == nil {
+			results[i] = q.addJob(job, full)
 		}
 	}
-	q.shard.Forget()
+	q.shard.ForgetPushes()
 	for i := range results {
 		if results[i].Err != nil {
 			return results, results[i].Err
@@ -161,8 +159,8 @@ func (q *Queue) store(ctx context.Context, jobs []lowkiq.Push) ([]queue.Result, 
 	return results, nil
 }
 
-// add stores one job. The caller holds q.mu.
-func (q *Queue) add(job *lowkiq.Push, full map[string]error) (result queue.Result) {
+// addJob stores a job. full has the ids with too many payloads or bytes. The caller holds q.mu.
+func (q *Queue) addJob(job *lowkiq.Push, full map[string]error) (result queue.Result) {
 	p := model.Payload{Data: string(job.Payload)}
 	if job.Score != nil {
 		p.Score = *job.Score
@@ -174,13 +172,13 @@ func (q *Queue) add(job *lowkiq.Push, full map[string]error) (result queue.Resul
 	if !job.PerformAt.IsZero() {
 		at = job.PerformAt.UnixMicro()
 	}
-	switch q.shard.Push(job.ID, p, at, full[job.ID] != nil) {
+	switch q.shard.PushPayload(job.ID, p, at, full[job.ID] != nil) {
 	case model.Merged:
 		result.Merged = true
 	case model.TooMany:
-		result.Err = fmt.Errorf("job %q: %w: %d is the limit", job.ID, queue.ErrTooManyPayloads, q.rules.Push.Payloads)
+		result.Err = fmt.Errorf("job %q: %w: %d is the limit", job.ID, queue.ErrTooManyPayloads, q.rules.Payloads)
 	case model.TooManyByte:
-		result.Err = fmt.Errorf("job %q: %w: %d is the limit", job.ID, queue.ErrTooManyBytes, q.rules.Push.IDPayload)
+		result.Err = fmt.Errorf("job %q: %w: %d is the limit", job.ID, queue.ErrTooManyBytes, q.rules.IDPayload)
 	case model.Unsent:
 		return queue.Result{Err: fmt.Errorf("%w: %w", queue.ErrUnsent, full[job.ID])}
 	}
@@ -190,26 +188,26 @@ func (q *Queue) add(job *lowkiq.Push, full map[string]error) (result queue.Resul
 	return result
 }
 
-// Now is the time by the queue's clock.
+// Now returns the time of the queue's clock.
 func (q *Queue) Now() time.Time {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return time.UnixMicro(q.shard.Now)
 }
 
-// Advance lets time go by: holds end whose time is over, and the morgue is kept within the bounds of the rules. Nothing is
-// handled before the next Drain; what has expired by then is dropped or buried in it.
+// Advance lets time pass. Holds end whose time is over, and the morgue is trimmed by the rules. No job is handled before the
+// next Drain, which also drops or buries payloads that have expired.
 func (q *Queue) Advance(d time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.shard.Now += max(0, d.Microseconds())
 	q.shard.TrimMorgue(q.rules.Morgue.Keep, q.rules.Morgue.For)
 	now := time.UnixMicro(q.shard.Now)
-	q.hold(slices.DeleteFunc(q.holds, func(h rules.Hold) bool { return !h.Until.IsZero() && !now.Before(h.Until) }))
+	q.setHolds(slices.DeleteFunc(q.holds, func(h rules.Hold) bool { return !h.Until.IsZero() && !now.Before(h.Until) }))
 }
 
-// Hold keeps an id, or all ids with a prefix, from handlers, until its Until or an [Queue.Unhold]: what is pushed piles up in
-// order. A mistake in it ends the test.
+// Hold keeps an id, or all ids with a prefix, from handlers until its Until, or until [Queue.Unhold]. Pushed payloads wait in
+// order meanwhile. An invalid hold ends the test.
 func (q *Queue) Hold(h rules.Hold) {
 	q.t.Helper()
 	if err := h.Check(); err != nil {
@@ -217,35 +215,35 @@ func (q *Queue) Hold(h rules.Hold) {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.hold(append(q.without(h), h))
+	q.setHolds(append(q.holdsWithout(h), h))
 }
 
-// Unhold undoes the hold of the same id or prefix: what it held is due now. If there is none, the test ends.
+// Unhold ends the hold of the same id or prefix. The held ids are due now. If there is no such hold, the test ends.
 func (q *Queue) Unhold(h rules.Hold) {
 	q.t.Helper()
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	left := q.without(h)
+	left := q.holdsWithout(h)
 	if len(left) == len(q.holds) {
 		q.t.Fatalf("lowkiqtest: nobody holds %s", &h)
 	}
-	q.hold(left)
+	q.setHolds(left)
 }
 
-// without are the holds of other ids. The caller holds q.mu.
-func (q *Queue) without(h rules.Hold) (left []rules.Hold) {
+// holdsWithout returns the holds without the hold of the same id or prefix. The caller holds q.mu.
+func (q *Queue) holdsWithout(h rules.Hold) (left []rules.Hold) {
 	return slices.DeleteFunc(slices.Clone(q.holds), func(one rules.Hold) bool { return one.ID == h.ID && one.Prefix == h.Prefix })
 }
 
-// hold puts these holds in force, and no others. The caller holds q.mu.
-func (q *Queue) hold(all []rules.Hold) {
+// setHolds replaces all holds. The caller holds q.mu.
+func (q *Queue) setHolds(all []rules.Hold) {
 	q.holds, q.held = all, rules.NewHeld(all)
-	q.shard.Release(q.held.Holds)
+	q.shard.ReleaseHeld(q.held.Holds)
 }
 
-// Waiting is the job of an id that waits for a handler, or for a person after its retries; ok is false if
-// nothing of it waits. While the id is being handled, it is what was pushed meanwhile. One that a Drain has found held is due
-// at [queue.HeldAt].
+// Waiting returns the job of an id that waits for a handler, or for a person after its retries. ok is false if no payload of
+// the id waits. While the id is in a handler call, the job has the payloads that were pushed meanwhile. A job that a
+// Drain has found held is due at [queue.HeldAt].
 func (q *Queue) Waiting(id string) (job lowkiq.Job, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -256,25 +254,25 @@ func (q *Queue) Waiting(id string) (job lowkiq.Job, ok bool) {
 	if found == nil {
 		return lowkiq.Job{}, false
 	}
-	return q.job(id, found), true
+	return q.newJob(id, found), true
 }
 
-// Morgue are the jobs that are not tried again, those buried first before the others.
+// Morgue returns the jobs in the morgue, in order of burial.
 func (q *Queue) Morgue() (dead []lowkiq.Job) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, id := range q.shard.DeadInOrder() {
-		dead = append(dead, q.job(id, q.shard.Morgue[id]))
+		dead = append(dead, q.newJob(id, q.shard.Morgue[id]))
 	}
 	return dead
 }
 
-// job is a job as a node would give it. The caller holds q.mu.
-func (q *Queue) job(id string, of *model.Job) lowkiq.Job {
+// newJob returns a job as a node would give it to a handler. The caller holds q.mu.
+func (q *Queue) newJob(id string, of *model.Job) lowkiq.Job {
 	job := lowkiq.Job{ID: id, PerformAt: time.UnixMicro(of.At), WaitingSince: time.UnixMicro(of.WaitsSince()), RetryCount: of.Retry, Error: of.Err}
 	for _, stored := range of.InOrder() {
 		p := lowkiq.Payload{Score: stored.Score}
-		called, err := packed.Open(string([]byte(stored.Data)), &p) // a copy: a handler may write to it
+		called, err := packed.Open(string([]byte(stored.Data)), &p) // a copy, because a handler may change it
 		if err != nil {
 			q.t.Fatalf("job %q: %v", id, err)
 		}
@@ -286,139 +284,183 @@ func (q *Queue) job(id string, of *model.Job) lowkiq.Job {
 	return job
 }
 
-// errCrash and errEnd are how a crash leaves a handler.
+// errCrash is the panic that Crash raises to leave a handler.
 var errCrash = errors.New("the process died")
 
-// Crash ends the handler that calls it as the death of its process would: it does not return, and what
-// the handler had comes again, on its own at first, as it may be what killed the process. A job that has
-// done so MaxCrashes times is buried. It may be called by the goroutine of the handler alone.
+// Crash ends the handler that calls it, as the death of its process would. It does not return. The jobs of the handler come
+// again, each alone at first, because it may have killed the process. A job that has done so MaxCrashes times is
+// buried. Only the goroutine of the handler may call Crash.
 func (q *Queue) Crash() { panic(errCrash) }
 
-// Lose loses the answer of the handler that runs, or of the next one: what it did is done, its process
-// dies before the queue knows, and the jobs come again. A handler must bear that.
+// Lose loses the answer of the handler that runs, or of the next handler. Its process dies after its work, and before the queue
+// has the answer. So the jobs come again, which a handler must bear.
 func (q *Queue) Lose() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.lose = true
 }
 
-// Run is one call of a handler.
+// Run is a call of the handler.
 type Run struct {
 	At    time.Time // by the queue's clock
 	Batch *lowkiq.Batch
-	Err   error // what the handler returned; a panic of it is one, too
-	Died  bool  // the queue has no answer: of a Crash or a Lose
+	Err   error // error or panic of the handler
+	Died  bool  // the queue has no answer, because of Crash or Lose
 }
 
-// mostRuns is how many calls a Drain makes at most: then the handler makes work for itself.
-const mostRuns = 100_000
+// maxRuns is the maximum number of calls of a Drain. A handler that needs more makes work for itself.
+const maxRuns = 100_000
 
-// Drain calls the handler, within the middlewares of the rules, until nothing is due by the queue's
-// clock, and returns the calls. It also handles what they push. When ctx ends it returns early.
+// Drain calls the handler, wrapped in the middlewares of the rules, until no job is due by the queue's clock. It returns the
+// calls. It also handles jobs that the handler pushes. When ctx ends, it returns early.
 func (q *Queue) Drain(ctx context.Context, handler lowkiq.Handler) (runs []Run) {
 	q.t.Helper()
 	for _, m := range slices.Backward(q.rules.Middlewares) {
 		handler = m(handler)
 	}
-	if decode := q.rules.Push.Codec.Decode; decode != nil {
-		handler = runner.Decoded(decode, handler)
+	if decode := q.rules.Codec.Decode; decode != nil {
+		handler = verdict.Decoded(decode, handler)
 	}
 	for ctx.Err() == nil {
-		batch := q.pop()
+		batch := q.popBatch()
 		if batch == nil {
 			return runs
 		}
-		if !q.admit(batch) {
+		if !q.admitJobs(batch) {
 			continue
 		}
-		if len(runs) == mostRuns {
-			q.t.Fatalf("lowkiqtest: %d handler calls, and jobs are still due, the next one %q: does the handler push or postpone what it handles?", mostRuns, batch.Jobs[0].ID)
+		if len(runs) == maxRuns {
+			q.t.Fatalf("lowkiqtest: %d handler calls, and jobs are still due, the next one %q: does the handler push or postpone what it handles?", maxRuns, batch.Jobs[0].ID)
 		}
 		run := Run{At: q.Now(), Batch: batch}
-		run.Err, run.Died = call(ctx, handler, batch)
-		q.end(&run)
+		run.Err, run.Died = callHandler(ctx, handler, batch)
+		q.endRun(&run)
 		runs = append(runs, run)
 	}
 	return runs
 }
 
-// pop takes the next batch, nil if nothing is due.
-func (q *Queue) pop() *lowkiq.Batch {
+// popBatch takes the next batch, or returns nil if no job is due.
+func (q *Queue) popBatch() *lowkiq.Batch {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	ids, _ := q.shard.Take(q.rules.BatchSize, false, true)
+	ids, _ := q.shard.PopIDs(q.batchLen(), false, true, q.nextSuspect())
 	if len(ids) == 0 {
 		return nil
 	}
 	var jobs []lowkiq.Job
 	for _, id := range ids {
-		job := q.job(id, q.shard.Flying[id])
-		if state := q.shard.States[id]; state != nil && q.decider.States {
+		job := q.newJob(id, q.shard.InFlight[id])
+		if state := q.shard.States[id]; state != nil && q.decider.State != 0 {
 			job.State = []byte(state.Data)
 		}
 		jobs = append(jobs, job)
 	}
-	batch := lowkiq.NewBatch(lowkiq.Shard{Queue: q.rules.Name}, q.fence, q.shard.Pop, jobs)
+	batch := lowkiq.NewBatch(lowkiq.Shard{Queue: q.rules.Name}, q.fence, q.shard.PopNumber, jobs)
 	batch.NotesTo(lowkiq.NoteFunc(func(_ context.Context, b *lowkiq.Batch, id string, note lowkiq.Note) error {
-		return q.note(b.Flight, id, note)
+		return q.storeNote(b.Flight, id, note)
 	}))
 	return batch
 }
 
-// admit puts back what of a batch is held, or whose group is, and ends what has expired. It reports whether anything is left.
-func (q *Queue) admit(batch *lowkiq.Batch) bool {
-	q.mu.Lock()
-	now, left := q.shard.Now, []lowkiq.Job(nil)
-	for _, job := range batch.Jobs {
-		wait := q.stops[q.decider.Groups.Of(job.ID)] - now
+// nextSuspect puts the first id in quarantine whose group does not hold it back before the others. It returns false if there
+// is no such id. The caller holds q.mu.
+func (q *Queue) nextSuspect() bool {
+	all, now := q.shard.Suspects, q.shard.Now
+	i := slices.IndexFunc(all, func(id string) bool {
+		return q.stops[q.decider.Groups.Of(id)] <= now || q.held.Holds(id) ||
+			len(q.decider.Late([]lowkiq.Job{q.newJob(id, q.shard.Waiting[id])}, time.UnixMicro(now))) > 0
+	})
+	if i > 0 {
+		q.shard.Suspects = slices.Concat(all[i:], all[:i])
+	}
+	return i >= 0
+}
+
+// batchLen returns how many ready jobs make the next batch. A job that has failed goes alone.
+func (q *Queue) batchLen() int {
+	n := 0
+	for _, id := range q.shard.Ready {
+		job := q.shard.Waiting[id]
 		switch {
-		case q.held.Holds(job.ID):
-			q.shard.Nack(queue.Nack{Flight: batch.Flight, ID: job.ID, Kind: queue.Hold})
-		case wait > 0:
-			q.shard.Nack(queue.Nack{Flight: batch.Flight, ID: job.ID, Kind: queue.Postpone, RetryCount: job.RetryCount,
-				Delay: time.Duration(wait) * time.Microsecond, Limited: true})
-		default:
-			left = append(left, job)
+		case q.shard.Tombs[id] || q.shard.Stale[id] || job == nil:
+			continue
+		case model.FailedJob(job):
+			return max(1, n)
+		}
+		if n++; n == q.rules.BatchSize {
+			break
 		}
 	}
-	gone := q.decider.Late(left, time.UnixMicro(now))
+	return max(1, n)
+}
+
+// admitJobs takes jobs out of a batch that must not begin. In the order of a node, it puts back held jobs, ends expired payloads,
+// and puts back jobs of stopped groups. It returns whether jobs are left.
+func (q *Queue) admitJobs(batch *lowkiq.Batch) bool {
+	q.takeJobs(batch, func(job *lowkiq.Job) bool {
+		if !q.held.Holds(job.ID) {
+			return false
+		}
+		q.shard.NackJob(queue.Nack{Flight: batch.Flight, ID: job.ID, Kind: queue.Hold})
+		return true
+	})
+	q.mu.Lock()
+	late := q.decider.Late(batch.Jobs, time.UnixMicro(q.shard.Now))
 	q.mu.Unlock()
-	late := *batch
-	late.Jobs, batch.Jobs = nil, nil
-	for _, job := range left {
-		if gone[job.ID] != nil {
-			late.Jobs = append(late.Jobs, job)
-		} else {
-			batch.Jobs = append(batch.Jobs, job)
+	gone := *batch
+	if gone.Jobs = q.takeJobs(batch, func(job *lowkiq.Job) bool { return late[job.ID] != nil }); len(gone.Jobs) > 0 {
+		all := verdict.Decide(&q.decider, &gone, late)
+		q.applyOutcome(gone.Shard, &all)
+	}
+	q.takeJobs(batch, func(job *lowkiq.Job) bool {
+		wait := q.stops[q.decider.Groups.Of(job.ID)] - q.shard.Now
+		if wait <= 0 {
+			return false
 		}
-	}
-	if len(gone) > 0 {
-		all := runner.Decide(&q.decider, &late, gone)
-		q.settle(late.Shard, &all)
-	}
+		q.shard.NackJob(queue.Nack{Flight: batch.Flight, ID: job.ID, Kind: queue.Postpone, RetryCount: job.RetryCount,
+			Delay: time.Duration(wait) * time.Microsecond, Limited: true})
+		return true
+	})
 	return len(batch.Jobs) > 0
 }
 
-// note is [lowkiq.Batch.Note].
-func (q *Queue) note(flight int64, id string, note lowkiq.Note) error {
-	if err := q.decider.Keepable(&note); err != nil {
+// takeJobs removes from a batch the jobs that satisfy goes, and returns them. goes is called with q.mu held.
+func (q *Queue) takeJobs(batch *lowkiq.Batch, goes func(*lowkiq.Job) bool) (gone []lowkiq.Job) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	var left []lowkiq.Job
+	for i := range batch.Jobs {
+		if goes(&batch.Jobs[i]) {
+			gone = append(gone, batch.Jobs[i])
+		} else {
+			left = append(left, batch.Jobs[i])
+		}
+	}
+	batch.Jobs = left
+	return gone
+}
+
+// storeNote implements [lowkiq.Batch.Note].
+func (q *Queue) storeNote(flight int64, id string, note lowkiq.Note) error {
+	if err := q.decider.EncodeNote(&note); err != nil {
 		return fmt.Errorf("job %q: %w", id, err)
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if !q.shard.Note(queue.Note{Flight: flight, ID: id, Note: note}) {
+	if !q.shard.AddNote(queue.Note{Flight: flight, ID: id, Note: note}) {
 		return fmt.Errorf("job %q: %w", id, lowkiq.ErrNote)
 	}
 	return nil
 }
 
-func call(ctx context.Context, handler lowkiq.Handler, batch *lowkiq.Batch) (err error, died bool) {
+func callHandler(ctx context.Context, handler lowkiq.Handler, batch *lowkiq.Batch) (err error, died bool) {
 	defer func() {
 		switch value := recover(); {
 		case value == error(errCrash):
 			died = true
 		case value != nil:
-			err = &runner.PanicError{Value: value, Stack: debug.Stack()}
+			err = &verdict.PanicError{Value: value, Stack: debug.Stack()}
 		}
 	}()
 	mine := *batch // a handler may change the slice of jobs
@@ -426,43 +468,43 @@ func call(ctx context.Context, handler lowkiq.Handler, batch *lowkiq.Batch) (err
 	return handler.Handle(ctx, &mine), false
 }
 
-// end does what the answer says, or what follows from there being none.
-func (q *Queue) end(run *Run) {
+// endRun applies the answer of a run, or recovers the jobs if there is no answer.
+func (q *Queue) endRun(run *Run) {
 	q.mu.Lock()
 	if run.Died = run.Died || q.lose; run.Died {
 		q.lose = false
 		q.shard.MaxCrashes = max(0, q.rules.MaxCrashes)
-		q.shard.Recover(queue.Seize)
+		q.shard.RecoverFlights(queue.Seize)
 		q.fence++
 		q.mu.Unlock()
 		return
 	}
-	said := runner.Spoken{Answers: run.Batch.EndAnswers()}
-	if said.Answers != nil {
-		run.Err = q.decider.Objections(run.Batch, said.Answers, run.Err)
+	reports := verdict.Reports{Answers: run.Batch.EndAnswers()}
+	if reports.Answers != nil {
+		run.Err = q.decider.CheckAnswers(run.Batch, reports.Answers, run.Err)
 	}
-	stops, answer := q.decider.StopGroups(run.Batch.Jobs, run.Err)
+	stops, answer := verdict.StopGroups(q.decider.Groups, run.Batch.Jobs, run.Err)
 	for group, d := range stops {
 		q.stops[group] = max(q.stops[group], q.shard.Now+d.Microseconds())
 	}
-	all := runner.Decide(&q.decider, run.Batch, answer)
-	acks := queue.Acks{Flight: run.Batch.Flight, Answers: q.decider.Answers(all.Done, said)}
+	all := verdict.Decide(&q.decider, run.Batch, answer)
+	acks := queue.Acks{Flight: run.Batch.Flight, Answers: reports.Stored(all.Done, max(0, q.rules.State))}
 	for _, job := range all.Done {
 		acks.IDs = append(acks.IDs, job.ID)
 	}
-	q.shard.AckAll([]queue.Acks{acks})
+	q.shard.AckJobs([]queue.Acks{acks})
 	q.mu.Unlock()
-	q.settle(run.Batch.Shard, &all)
+	q.applyOutcome(run.Batch.Shard, &all)
 }
 
-// settle puts back and buries what was decided, and tells the hooks.
-func (q *Queue) settle(shard lowkiq.Shard, all *runner.Outcome) {
+// applyOutcome puts back and buries jobs as decided, and calls the hooks.
+func (q *Queue) applyOutcome(shard lowkiq.Shard, all *verdict.Outcome) {
 	q.mu.Lock()
 	for _, n := range all.Nacks {
-		q.shard.Nack(n)
+		q.shard.NackJob(n)
 	}
 	for _, b := range all.Burials {
-		q.shard.Bury(b)
+		q.shard.BuryJob(b)
 	}
 	q.mu.Unlock()
 	for _, told := range []struct {

@@ -4,21 +4,24 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/testing/leaktest"
 	"github.com/lowkiq/lowkiq/node"
+	"github.com/lowkiq/lowkiq/node/handler"
 	"github.com/lowkiq/lowkiq/node/lowkiqtest"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 func answering(err error) lowkiq.Handler {
 	return lowkiq.HandlerFunc(func(context.Context, *lowkiq.Batch) error { return err })
@@ -48,7 +51,7 @@ func want(t *testing.T, what string, got, want any) {
 }
 
 func TestBatches(t *testing.T) {
-	q := lowkiqtest.New(t, node.QueueConfig{Name: "orders", BatchSize: 2})
+	q := lowkiqtest.New(t, node.QueueConfig{Name: "orders", Rules: rules.Rules{BatchSize: 2}})
 	push(t, q, "a", "1", "2")
 	push(t, q, "b", "1")
 	push(t, q, "c", "1")
@@ -68,6 +71,63 @@ func TestBatches(t *testing.T) {
 	}
 }
 
+// A bad job costs its neighbours one retry, whatever the handler is: after that each is alone.
+func TestBadJobBuriesNoNeighbour(t *testing.T) {
+	endpoint := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if body, _ := io.ReadAll(r.Body); strings.Contains(string(body), "bad") {
+			w.WriteHeader(http.StatusInternalServerError)
+		}
+	}))
+	defer endpoint.Close()
+	client, err := handler.NewHTTP(handler.HTTPConfig{URL: endpoint.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	bad := func(batch *lowkiq.Batch) bool {
+		return slices.ContainsFunc(batch.Jobs, func(job lowkiq.Job) bool { return strings.HasPrefix(job.ID, "bad") })
+	}
+	for kind, h := range map[string]lowkiq.Handler{
+		"endpoint": client,
+		"error": lowkiq.HandlerFunc(func(_ context.Context, batch *lowkiq.Batch) error {
+			if bad(batch) {
+				return errors.New("boom")
+			}
+			return nil
+		}),
+		"panic": lowkiq.HandlerFunc(func(_ context.Context, batch *lowkiq.Batch) error {
+			if bad(batch) {
+				panic("boom")
+			}
+			return nil
+		}),
+	} {
+		t.Run(kind, func(t *testing.T) {
+			q := lowkiqtest.New(t, node.QueueConfig{Rules: rules.Rules{BatchSize: 5, MaxRetryCount: 2}})
+			var want, got []string
+			for i := range 100 {
+				id := fmt.Sprint("good-", i)
+				if i%6 == 3 {
+					id = fmt.Sprint("bad-", i)
+					want = append(want, id)
+				}
+				push(t, q, id, "1")
+			}
+			for range 3 {
+				q.Drain(t.Context(), h)
+				q.Advance(24 * time.Hour)
+			}
+			for _, job := range q.Morgue() {
+				got = append(got, job.ID)
+			}
+			slices.Sort(want)
+			slices.Sort(got)
+			if !slices.Equal(got, want) {
+				t.Errorf("buried: got %v, want %v", got, want)
+			}
+		})
+	}
+}
+
 // A job that is out of retries goes where the rules say.
 func TestExhausted(t *testing.T) {
 	for policy, c := range map[queue.Policy]struct{ morgue, waiting int }{
@@ -76,7 +136,7 @@ func TestExhausted(t *testing.T) {
 		t.Run(string(policy), func(t *testing.T) {
 			var told []string
 			buried := 0
-			q := lowkiqtest.New(t, node.QueueConfig{MaxRetryCount: 1, Exhausted: policy, OnExhausted: func(_ context.Context, e *lowkiq.Event) error {
+			q := lowkiqtest.New(t, node.QueueConfig{Rules: rules.Rules{MaxRetryCount: 1, Exhausted: policy}, OnExhausted: func(_ context.Context, e *lowkiq.Event) error {
 				told = append(told, e.Jobs[0].ID+" "+e.Jobs[0].Err.Error())
 				return nil
 			}, OnBuried: func(_ context.Context, e *lowkiq.Event) error {
@@ -119,7 +179,7 @@ func TestPostponeAndBury(t *testing.T) {
 }
 
 func TestMorgueIsTrimmed(t *testing.T) {
-	q := lowkiqtest.New(t, node.QueueConfig{Morgue: node.Morgue{Keep: 1, For: time.Hour}})
+	q := lowkiqtest.New(t, node.QueueConfig{Rules: rules.Rules{Morgue: rules.Morgue{Keep: 1, For: time.Hour}}})
 	for _, id := range []string{"a", "b"} {
 		push(t, q, id, "1")
 		q.Drain(t.Context(), answering(lowkiq.Bury{Reason: "no"}))
@@ -136,7 +196,7 @@ func TestMorgueIsTrimmed(t *testing.T) {
 // A job that kills its process comes alone, and is buried when it has done so too often; its
 // neighbours are done.
 func TestCrash(t *testing.T) {
-	q := lowkiqtest.New(t, node.QueueConfig{BatchSize: 10, MaxCrashes: 2})
+	q := lowkiqtest.New(t, node.QueueConfig{Rules: rules.Rules{BatchSize: 10, MaxCrashes: 2}})
 	for _, id := range []string{"a", "poison", "b"} {
 		push(t, q, id, "1")
 	}
@@ -178,15 +238,13 @@ func TestWay(t *testing.T) {
 				return next.Handle(ctx, batch)
 			})
 		}},
-		Push: queue.PushRules{
-			Codec: queue.Codec{Name: "reversed", Encode: reversed, Decode: reversed},
-			Middlewares: []queue.Middleware{func(_ string, next queue.Pusher) queue.Pusher {
-				return func(ctx context.Context, jobs []lowkiq.Push) ([]queue.Result, error) {
-					seen = append(seen, "push "+string(jobs[0].Payload))
-					return next(ctx, jobs)
-				}
-			}},
-		},
+		Codec: queue.Codec{Name: "reversed", Encode: reversed, Decode: reversed},
+		PushMiddlewares: []queue.Middleware{func(_ string, next queue.Pusher) queue.Pusher {
+			return func(ctx context.Context, jobs []lowkiq.Push) ([]queue.Result, error) {
+				seen = append(seen, "push "+string(jobs[0].Payload))
+				return next(ctx, jobs)
+			}
+		}},
 	})
 	if _, err := q.Push(t.Context(), lowkiq.Push{ID: "a", Payload: []byte("abc"), Header: map[string]string{"tag": "vip"}}); err != nil {
 		t.Fatal(err)
@@ -212,7 +270,7 @@ func reversed(data []byte) ([]byte, error) {
 
 // A push is refused for what production refuses, and then no later payload of the id is stored.
 func TestRefused(t *testing.T) {
-	q := lowkiqtest.New(t, node.QueueConfig{Push: queue.PushRules{PayloadBytes: 5, Payloads: 2}})
+	q := lowkiqtest.New(t, node.QueueConfig{Rules: rules.Rules{Push: rules.Push{PayloadBytes: 5, Payloads: 2}}})
 	results, err := q.Push(t.Context(), lowkiq.Push{ID: ""}, lowkiq.Push{ID: "a", Payload: []byte("123456")}, lowkiq.Push{ID: "a", Header: map[string]string{"": ""}},
 		lowkiq.Push{ID: "a", Payload: []byte("1")}, lowkiq.Push{ID: "a", Payload: []byte("2")}, lowkiq.Push{ID: "a", Payload: []byte("3")},
 		lowkiq.Push{ID: "a", Payload: []byte("1")}, lowkiq.Push{ID: "a", Payload: []byte("4")})
@@ -262,7 +320,7 @@ func failure(f func(t testing.TB)) (said string) {
 }
 
 func TestMistakesEndTheTest(t *testing.T) {
-	if said := failure(func(t testing.TB) { lowkiqtest.New(t, node.QueueConfig{BatchSize: -1}) }); !strings.Contains(said, "batch_size is -1") {
+	if said := failure(func(t testing.TB) { lowkiqtest.New(t, node.QueueConfig{Rules: rules.Rules{BatchSize: -1}}) }); !strings.Contains(said, "batch_size: want a whole number, 1 to 1000, got -1") {
 		t.Errorf("got %q, want what is wrong with the rules", said)
 	}
 	said := failure(func(tb testing.TB) {
@@ -298,7 +356,7 @@ func TestAnswers(t *testing.T) {
 		slices.Reverse(p)
 		return p, nil
 	}
-	rules := node.QueueConfig{State: time.Hour, MaxRetryCount: -1, Exhausted: queue.Bury, Push: queue.PushRules{Codec: queue.Codec{Name: "flip", Encode: flip, Decode: flip}}}
+	rules := node.QueueConfig{Rules: rules.Rules{State: time.Hour, MaxRetryCount: -1, Exhausted: queue.Bury}, Codec: queue.Codec{Name: "flip", Encode: flip, Decode: flip}}
 	q := lowkiqtest.New(t, rules)
 	reply, err := q.Call(t.Context(), lowkiq.Push{ID: "a", Payload: []byte("12")})
 	if err != nil {
@@ -339,7 +397,7 @@ func TestAnswers(t *testing.T) {
 func TestExpiredParts(t *testing.T) {
 	for _, to := range []rules.ExpireTo{rules.ExpireMorgue, rules.ExpireDrop} {
 		var buried []string
-		q := lowkiqtest.New(t, node.QueueConfig{BatchSize: 2, Expire: rules.Expire{To: to}, OnBuried: func(_ context.Context, e *lowkiq.Event) error {
+		q := lowkiqtest.New(t, node.QueueConfig{Rules: rules.Rules{BatchSize: 2, Expire: rules.Expire{To: to}}, OnBuried: func(_ context.Context, e *lowkiq.Event) error {
 			for _, job := range e.Jobs {
 				buried = append(buried, fmt.Sprint(job.ID, len(job.Payloads), " ", job.RetryCount))
 			}
@@ -371,7 +429,7 @@ func TestExpiredParts(t *testing.T) {
 
 // TestHolds: of holds of the same ids the last one counts; a mistake ends the test.
 func TestHolds(t *testing.T) {
-	q := lowkiqtest.New(t, node.QueueConfig{BatchSize: 2})
+	q := lowkiqtest.New(t, node.QueueConfig{Rules: rules.Rules{BatchSize: 2}})
 	q.Hold(rules.Hold{ID: "a"})
 	q.Hold(rules.Hold{ID: "a", Until: q.Now().Add(time.Minute)})
 	q.Hold(rules.Hold{Prefix: "b"})
@@ -390,7 +448,7 @@ func TestHolds(t *testing.T) {
 	want(t, "not held any more", len(q.Drain(t.Context(), answering(nil))), 1)
 	for name, mistake := range map[string]func(*lowkiqtest.Queue){
 		"nobody holds prefix \"b\"": func(q *lowkiqtest.Queue) { q.Unhold(rules.Hold{Prefix: "b"}) },
-		"want an id or a pref":      func(q *lowkiqtest.Queue) { q.Hold(rules.Hold{ID: "a", Prefix: "b"}) },
+		"must be an id or a pref":   func(q *lowkiqtest.Queue) { q.Hold(rules.Hold{ID: "a", Prefix: "b"}) },
 	} {
 		said := failure(func(t testing.TB) { mistake(lowkiqtest.New(t, node.QueueConfig{})) })
 		if !strings.Contains(said, name) {
@@ -404,15 +462,14 @@ func TestHolds(t *testing.T) {
 func TestExpiredWhilePutOff(t *testing.T) {
 	for name, putOff := range map[string]func(q *lowkiqtest.Queue, n int) error{
 		"postponed": func(*lowkiqtest.Queue, int) error { return lowkiq.Postpone{After: time.Second} },
-		"limited":   func(*lowkiqtest.Queue, int) error { return lowkiq.Limit{For: time.Second} },
+		"limited":   func(*lowkiqtest.Queue, int) error { return lowkiq.Throttle{For: time.Second} },
 		"held": func(q *lowkiqtest.Queue, _ int) error {
 			q.Hold(rules.Hold{ID: "a:1"})
 			return lowkiq.Postpone{}
 		},
 		"failed": func(*lowkiqtest.Queue, int) error { return errors.New("boom") },
 	} {
-		q := lowkiqtest.New(t, node.QueueConfig{Groups: rules.Groups{By: ":"}, Expire: rules.Expire{After: 3 * time.Second},
-			RetryIn: func(int) time.Duration { return 5 * time.Second }})
+		q := lowkiqtest.New(t, node.QueueConfig{Rules: rules.Rules{Groups: rules.Groups{By: ":"}, Expire: rules.Expire{After: 3 * time.Second}}, RetryFunc: func(int) time.Duration { return 5 * time.Second }})
 		if _, err := q.Push(t.Context(), lowkiq.Push{ID: "a:1", Payload: []byte("1")}); err != nil {
 			t.Fatal(err)
 		}
@@ -436,4 +493,61 @@ func TestExpiredWhilePutOff(t *testing.T) {
 		want(t, name+": handler calls", n, map[string]int{"postponed": 3, "limited": 3, "held": 1, "failed": 2}[name])
 		want(t, name+": expired", len(q.Morgue()) == 1, name != "failed")
 	}
+}
+
+// TestExpiresInAStoppedGroup: what has expired ends although its group is stopped, as on a node.
+func TestExpiresInAStoppedGroup(t *testing.T) {
+	q := lowkiqtest.New(t, node.QueueConfig{Rules: rules.Rules{Groups: rules.Groups{By: ":"}, Expire: rules.Expire{After: 3 * time.Second}}})
+	push(t, q, "a:1", "1")
+	q.Drain(t.Context(), answering(lowkiq.Throttle{For: time.Minute}))
+	push(t, q, "a:2", "1")
+	q.Advance(4 * time.Second)
+	want(t, "calls", len(q.Drain(t.Context(), answering(nil))), 0)
+	if dead := q.Morgue(); len(dead) != 1 || dead[0].ID != "a:2" {
+		t.Errorf("got %+v in the morgue, want a:2, which has expired", dead)
+	}
+}
+
+// TestCrashesInAStoppedGroup: an id keeps its crashes while its group is stopped, and others go on.
+func TestCrashesInAStoppedGroup(t *testing.T) {
+	q := lowkiqtest.New(t, node.QueueConfig{Rules: rules.Rules{BatchSize: 2, MaxCrashes: 2, Groups: rules.Groups{By: ":"}}})
+	push(t, q, "b:1", "1")
+	push(t, q, "a:1", "1")
+	stopped := false
+	handle := lowkiq.HandlerFunc(func(_ context.Context, batch *lowkiq.Batch) error {
+		switch {
+		case slices.ContainsFunc(batch.Jobs, func(j lowkiq.Job) bool { return j.ID == "a:1" }):
+			q.Crash()
+		case batch.Jobs[0].ID == "b:1" && !stopped:
+			stopped = true
+			return lowkiq.Throttle{Prefix: "a:", For: time.Minute}
+		}
+		return nil
+	})
+	want(t, "calls until a group was stopped", texts(q.Drain(t.Context(), handle)), "[b:1,1 a:1,1 b:1,1]")
+	push(t, q, "c", "1")
+	want(t, "calls while it is stopped", texts(q.Drain(t.Context(), handle)), "[c,1]")
+	q.Advance(time.Minute)
+	want(t, "calls after that", texts(q.Drain(t.Context(), handle)), "[a:1,1 a:1,1 b:1,1]")
+	if dead := q.Morgue(); len(dead) != 1 || dead[0].ID != "a:1" {
+		t.Errorf("got %+v in the morgue, want a:1", dead)
+	}
+}
+
+// TestHookOfACodec: hooks get payloads as handlers do.
+func TestHookOfACodec(t *testing.T) {
+	flip := func(data []byte) ([]byte, error) {
+		flipped := slices.Clone(data)
+		slices.Reverse(flipped)
+		return flipped, nil
+	}
+	var told []string
+	hook := func(_ context.Context, e *lowkiq.Event) error {
+		told = append(told, fmt.Sprintf("%s %s", e.Kind, e.Jobs[0].Payloads[0].Data))
+		return nil
+	}
+	q := lowkiqtest.New(t, node.QueueConfig{Rules: rules.Rules{MaxRetryCount: -1, Exhausted: queue.Bury}, Codec: queue.Codec{Name: "flip", Encode: flip, Decode: flip}, OnExhausted: hook, OnBuried: hook})
+	push(t, q, "a", "12")
+	q.Drain(t.Context(), answering(errors.New("boom")))
+	want(t, "hooks", told, "[exhausted 12 buried 12]")
 }

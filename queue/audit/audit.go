@@ -1,8 +1,8 @@
-// Package audit looks whether the keys in Redis agree with each other, and repairs them.
+// Package audit checks whether the keys in Redis agree with each other, and repairs them.
 //
-// [Run] reads a shard in pieces, while nodes and producers go on; what looks wrong is looked at
-// again, atomically and by itself, before it is called a fault (lua/audit.lua). So a queue that
-// moves yields no false fault. [Repair] mends one fault.
+// [Run] reads a shard in pieces while nodes and producers continue. It reads everything that looks
+// wrong a second time, atomically, and only then reports a fault (lua/audit.lua). So a busy queue
+// has no false faults. [Repair] repairs a single fault.
 package audit
 
 import (
@@ -15,60 +15,61 @@ import (
 	"sync"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/redisdb"
+	"github.com/lowkiq/lowkiq/internal/store/redisdb"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
-// FaultKind names what is wrong.
+// FaultKind is the kind of a fault.
 type FaultKind string
 
-// The kinds of faults. Of an id:
+// The kinds of faults. Faults of an id:
 const (
 	DamagedRecord    FaultKind = "damaged-record"    // its record cannot be read
-	LaterRecord      FaultKind = "later-record"      // its record is of a later release's form; nothing mends that but its release
-	NoRecord         FaultKind = "no-record"         // it is listed without a record
-	NoEntry          FaultKind = "no-entry"          // it has a record and is in no list: it would never run
-	TwoPlaces        FaultKind = "two-places"        // it is listed twice
+	LaterRecord      FaultKind = "later-record"      // its record has the form of a later release, which only that release can repair
+	NoRecord         FaultKind = "no-record"         // it is in a list and has no record
+	NoEntry          FaultKind = "no-entry"          // it has a record and is in no list, so it would never run
+	TwoPlaces        FaultKind = "two-places"        // it is in two lists
 	LoneTomb         FaultKind = "lone-tomb"         // the mark of a deleted job is left over
-	StaleMark        FaultKind = "stale-mark"        // a mark lets its entry in ready be passed over, wrongly
-	LateMark         FaultKind = "late-mark"         // it is counted as failed and due, wrongly, or is not and should be
-	PostponedMark    FaultKind = "postponed-mark"    // it is noted as put off, wrongly, or is not and should be
-	WrongTime        FaultKind = "wrong-time"        // it is listed for another time than its record says
-	ParkedAlone      FaultKind = "parked-alone"      // what was pushed during its flight was left behind
-	SuspectUncounted FaultKind = "suspect-uncounted" // it is in quarantine, its crashes are not known
+	StaleMark        FaultKind = "stale-mark"        // a mark wrongly makes workers skip its entry in ready
+	LateMark         FaultKind = "late-mark"         // it is wrongly counted, or not counted, as failed and due
+	PostponedMark    FaultKind = "postponed-mark"    // it is wrongly marked, or not marked, as postponed
+	WrongTime        FaultKind = "wrong-time"        // its time in a list differs from the time in its record
+	ParkedAlone      FaultKind = "parked-alone"      // payloads that were pushed during its flight were left behind
+	SuspectUncounted FaultKind = "suspect-uncounted" // it is in quarantine and its crashes are unknown
 	CrashLeft        FaultKind = "crash-left"        // its crashes are counted although it is not in quarantine
 	DeadUnlisted     FaultKind = "dead-unlisted"     // it is in the morgue and not in its list
 	DeadUnrecorded   FaultKind = "dead-unrecorded"   // it is in the morgue's list and not in the morgue
-	SpillCount       FaultKind = "spill-count"       // its record counts other payloads than there are
-	SpillStray       FaultKind = "spill-stray"       // a payload of it belongs to no record
-	StateUndated     FaultKind = "state-undated"     // nobody knows when its state was written: it would be kept for ever
-	StateLeft        FaultKind = "state-left"        // it has no state, and is listed as if it had one
-	NoteLeft         FaultKind = "note-left"         // it is noted how far it is, and it is not in flight
+	SpillCount       FaultKind = "spill-count"       // its record counts more or fewer payloads than the spill has
+	SpillStray       FaultKind = "spill-stray"       // one of its payloads belongs to no record
+	StateUndated     FaultKind = "state-undated"     // the time of its state is missing, so it would be kept for ever
+	StateLeft        FaultKind = "state-left"        // it is listed with a state and has none
+	NoteLeft         FaultKind = "note-left"         // it has progress and is not in flight
 )
 
-// Of a shard:
+// Faults of a shard:
 const (
-	WrongType     FaultKind = "wrong-type"     // a key is of another type in Redis
-	ClaimDamaged  FaultKind = "claim-damaged"  // the claim's fields cannot be
-	ClaimUnknown  FaultKind = "claim-unknown"  // its holder has no lease and is not in the index
-	FlightCount   FaultKind = "flight-count"   // the claim counts other ids in flight than there are
+	WrongType     FaultKind = "wrong-type"     // a key has another type in Redis
+	ClaimDamaged  FaultKind = "claim-damaged"  // the fields of the claim are impossible
+	ClaimUnknown  FaultKind = "claim-unknown"  // the holder of the claim has no lease and is not in the index
+	FlightCount   FaultKind = "flight-count"   // the claim counts more or fewer ids in flight than there are
 	FlightUnowned FaultKind = "flight-unowned" // ids are in flight in a shard without an owner
 	TombCount     FaultKind = "tomb-count"     // the counter of tombstones is wrong
 	MorgueCount   FaultKind = "morgue-count"   // the counter of the morgue's payloads is wrong
-	JournalEntry  FaultKind = "journal-entry"  // lines of its journal cannot be read: they end each look at it
-	JournalCount  FaultKind = "journal-count"  // the counter of its journal's lines is wrong: too many or too few are kept
+	JournalEntry  FaultKind = "journal-entry"  // lines of its journal cannot be read, so no reader gets past them
+	JournalCount  FaultKind = "journal-count"  // the counter of its journal's lines is wrong, so too many or too few are kept
 )
 
-// Of the cluster:
+// Faults of the cluster:
 const (
 	RegistryDamaged  FaultKind = "registry-damaged"  // a queue's entry cannot be read
 	RecordDamaged    FaultKind = "record-damaged"    // the cluster record or the leader's mark cannot be read
-	RulesDamaged     FaultKind = "rules-damaged"     // what was set of rules at run time cannot be read
-	RecurringDamaged FaultKind = "recurring-damaged" // something that recurs cannot be read: it is not pushed
-	OrphanKey        FaultKind = "orphan-key"        // a key belongs to nothing that is registered
+	RulesDamaged     FaultKind = "rules-damaged"     // rules that were set at run time cannot be read
+	RecurringDamaged FaultKind = "recurring-damaged" // a recurring entry cannot be read, so it is not pushed
+	OrphanKey        FaultKind = "orphan-key"        // a key belongs to no registered queue
 )
 
-// repairs says what a repair does about a kind of fault; the others are for a person.
+// repairs describes what a repair does about a kind of fault. A person must decide about the other
+// kinds.
 var repairs = map[FaultKind]string{
 	DamagedRecord:    "move the record, as it is, to the shard's hash aside",
 	NoRecord:         "take the id out of the list",
@@ -95,20 +96,20 @@ var repairs = map[FaultKind]string{
 	JournalCount:     "count again",
 }
 
-// Fault is one thing that is wrong.
+// Fault is a fault.
 type Fault struct {
 	Kind   FaultKind
-	Queue  string // "" if it is the cluster's
-	Shard  int    // -1 if it is no shard's
-	ID     string // "" if it is no id's
+	Queue  string // "" for a fault of the cluster
+	Shard  int    // -1 if the fault is not in a shard
+	ID     string // "" if the fault is not about an id
 	What   string // what is wrong, for people
-	Repair string // what a repair would do; "" = a person must decide
+	Repair string // what a repair would do; "" if a person must decide
 
-	record []byte // of a damaged record: as it was read
-	within string // of a damaged record: jobs, parked or morgue; of an entry of a journal: its id
+	record []byte // a damaged record as it was read
+	within string // where a damaged record is: jobs, parked or morgue; the id of a journal entry
 }
 
-// String is the fault in one line.
+// String returns the fault on a single line.
 func (f Fault) String() string {
 	where := "cluster"
 	if f.Queue != "" {
@@ -123,74 +124,75 @@ func (f Fault) String() string {
 	return fmt.Sprintf("%s: %s: %s", where, f.Kind, f.What)
 }
 
-// Config says what to look at.
+// Config selects what to audit.
 type Config struct {
-	Queues   []string                // default: all that are registered
-	Orphans  bool                    // look through all keys of the cluster for ones that belong to nothing
-	Most     int                     // most faults to list per shard. Default 1,000
-	Progress func(done, total int64) // called now and then, with numbers of ids
+	Queues   []string                // default: all registered queues
+	Orphans  bool                    // search all keys of the cluster for keys that belong to nothing
+	Most     int                     // maximum number of faults to list per shard. Default 1,000
+	Progress func(done, total int64) // called now and then with numbers of ids
 }
 
-// Report is what was found.
+// Report is the result of an audit.
 type Report struct {
 	Queues, Shards int
 	Jobs           int64 // ids that wait or are in flight
-	Aside          int64 // records that repairs have moved aside
-	// Gone are instances of the index whose leases are gone. They are no faults: nodes need them to
-	// know for how long, and forget each an hour or two after its death, as long as any node is up.
+	Aside          int64 // records that were moved aside by repairs
+	// Gone lists the instances of the index without leases. They are no faults. Nodes need them to
+	// know how long an instance has been dead, and forget each an hour or two after its death, as
+	// long as any node is up.
 	Gone      []string
 	Faults    []Fault
-	More      int      // faults beyond the most to list
-	Unsettled []string // sums that could not be checked: they moved all the while
+	More      int      // number of faults beyond Config.Most
+	Unsettled []string // counters that could not be checked because they changed all the time
 }
 
-// auditor is one run.
+// auditor is the state of an audit.
 type auditor struct {
 	c    *queue.Client
 	db   *redisdb.DB
 	cfg  Config
 	out  *Report
 	done int64
-	all  int64
-	// holders are the claims that were seen, by instance.
+	jobs int64
+	// holders has the claimed shards of each instance.
 	holders map[string][]*queue.Shard
 }
 
-// Run looks at everything that is kept in Redis. It changes nothing. Registered queues
-// only: keys of others are found with cfg.Orphans.
+// Run audits everything that is kept in Redis, and changes nothing. It reads registered queues
+// only. With cfg.Orphans it also finds the keys of other queues.
 func Run(ctx context.Context, c *queue.Client, cfg Config) (Report, error) {
 	if cfg.Most <= 0 {
 		cfg.Most = 1000
 	}
 	a := &auditor{c: c, db: c.DB(), cfg: cfg, out: &Report{}, holders: map[string][]*queue.Shard{}}
-	queues, err := a.registry(ctx)
+	queues, err := a.readRegistry(ctx)
 	if err != nil {
 		return *a.out, err
 	}
-	if err := a.size(ctx, queues); err != nil {
+	if err := a.countJobs(ctx, queues); err != nil {
 		return *a.out, err
 	}
 	for _, q := range queues {
 		a.out.Queues++
 		for _, s := range q.All() {
-			if err := a.shard(ctx, s); err != nil {
+			if err := a.auditShard(ctx, s); err != nil {
 				return *a.out, fmt.Errorf("audit of shard %s: %w", s, err)
 			}
 		}
 	}
-	return *a.out, a.cluster(ctx, queues)
+	return *a.out, a.auditCluster(ctx, queues)
 }
 
-// size counts what there is to do, for the progress.
-func (a *auditor) size(ctx context.Context, queues []*queue.Queue) error {
+// countJobs counts all jobs, which Config.Progress reports as the total.
+func (a *auditor) countJobs(ctx context.Context, queues []*queue.Queue) error {
 	for _, q := range queues {
 		var cmds []redisdb.Cmd
 		for _, s := range q.All() {
 			cmds = append(cmds, redisdb.Cmd{"HLEN", s.Keys().Jobs})
 		}
-		replies, _ := a.db.Pipeline(ctx, "count jobs", cmds...) //nolint:errcheck // a key of a wrong type is found later
+		replies, _ := a.db.Pipeline(ctx, "count jobs", cmds...) //nolint:errcheck // a key of a wrong type is reported later
 		for _, reply := range replies {
-			a.all += redisdb.Int(reply)
+			a.jobs += redisdb.Int(reply)
 		}
 		if err := ctx.Err(); err != nil {
 			return err
@@ -199,58 +201,59 @@ func (a *auditor) size(ctx context.Context, queues []*queue.Queue) error {
 	return nil
 }
 
-func (a *auditor) progress(n int) {
+func (a *auditor) reportProgress(n int) {
 	a.done += int64(n)
 	if a.cfg.Progress != nil {
-		a.cfg.Progress(a.done, max(a.done, a.all))
+		a.cfg.Progress(a.done, max(a.done, a.jobs))
 	}
 }
 
-func (a *auditor) add(faults ...Fault) {
+func (a *auditor) addFaults(faults ...Fault) {
 	for i := range faults {
 		faults[i].Repair = repairs[faults[i].Kind]
 	}
 	a.out.Faults = append(a.out.Faults, faults...)
 }
 
-// shard looks at one shard: types first, for nothing else can be read of a wrong one.
-func (a *auditor) shard(ctx context.Context, s *queue.Shard) error {
+// auditShard audits a shard. It checks types first, because nothing else of a wrong type can be
+// read.
+func (a *auditor) auditShard(ctx context.Context, s *queue.Shard) error {
 	a.out.Shards++
-	right, err := a.types(ctx, s)
+	right, err := a.checkTypes(ctx, s)
 	if err != nil || !right {
 		return err
 	}
-	if err := a.claim(ctx, s); err != nil {
+	if err := a.checkClaim(ctx, s); err != nil {
 		return err
 	}
-	seen, err := a.sweep(ctx, s)
+	seen, err := a.sweepShard(ctx, s)
 	if err != nil {
 		return err
 	}
-	found, err := a.verify(ctx, s, seen)
+	found, err := a.verifySuspects(ctx, s, seen)
 	if err != nil {
 		return err
 	}
-	a.addSome(found)
-	if err := a.spill(ctx, s); err != nil {
+	a.addShardFaults(found)
+	if err := a.checkSpill(ctx, s); err != nil {
 		return err
 	}
-	if err := a.journal(ctx, s); err != nil {
+	if err := a.checkJournal(ctx, s); err != nil {
 		return err
 	}
-	return a.sums(ctx, s, seen)
+	return a.checkSums(ctx, s, seen)
 }
 
-// addSome lists as many faults of a shard as are wanted.
-func (a *auditor) addSome(found []Fault) {
+// addShardFaults adds the faults of a shard, up to the maximum.
+func (a *auditor) addShardFaults(found []Fault) {
 	slices.SortStableFunc(found, func(x, y Fault) int { return strings.Compare(x.ID, y.ID) })
 	n := min(len(found), a.cfg.Most)
-	a.add(found[:n]...)
+	a.addFaults(found[:n]...)
 	a.out.More += len(found) - n
 }
 
-// types compares the types of a shard's keys.
-func (a *auditor) types(ctx context.Context, s *queue.Shard) (right bool, err error) {
+// checkTypes checks the types of a shard's keys.
+func (a *auditor) checkTypes(ctx context.Context, s *queue.Shard) (right bool, err error) {
 	types := s.Keys().Types()
 	keys := slices.Sorted(maps.Keys(types))
 	var cmds []redisdb.Cmd
@@ -262,7 +265,7 @@ func (a *auditor) types(ctx context.Context, s *queue.Shard) (right bool, err er
 	for i, key := range keys {
 		if got := redisdb.Text(replies[i]); got != "" && got != "none" && got != types[key] {
 			right = false
-			a.add(Fault{Kind: WrongType, Queue: s.Queue, Shard: s.Index, What: fmt.Sprintf("key %s is a %s, want a %s; the rest of the shard was not looked at", key, got, types[key])})
+			a.addFaults(Fault{Kind: WrongType, Queue: s.Queue, Shard: s.Index, What: fmt.Sprintf("key %s is a %s, want a %s; the rest of the shard was not checked", key, got, types[key])})
 		}
 	}
 	if !right {
@@ -272,17 +275,17 @@ func (a *auditor) types(ctx context.Context, s *queue.Shard) (right bool, err er
 	return true, err
 }
 
-// What belongs to no shard: the registry, the index of instances, the record, stray keys.
+// The cluster's own keys: the registry, the index of instances, the cluster record, stray keys.
 
-// registry reads the registry's entries one by one and returns the queues to look at.
-func (a *auditor) registry(ctx context.Context) (queues []*queue.Queue, err error) {
+// readRegistry reads the registry's entries one by one and returns the queues to audit.
+func (a *auditor) readRegistry(ctx context.Context) (queues []*queue.Queue, err error) {
 	reply, err := a.db.Do(ctx, "read the queue registry", "HGETALL", a.db.Keys.Queues())
 	if err != nil {
 		return nil, err
 	}
 	raw := redisdb.Map(reply)
 	for name, text := range raw {
-		if entry, ok := entryOf(text); ok && entry.Removed {
+		if entry, ok := parseEntry(text); ok && entry.Removed {
 			delete(raw, name)
 		}
 	}
@@ -301,11 +304,11 @@ func (a *auditor) registry(ctx context.Context) (queues []*queue.Queue, err erro
 		if err == nil {
 			q, err = a.c.Registry().Adopt(name, raw[name])
 		}
-		if entry, _ := entryOf(raw[name]); err == nil && entry.Removing != "" {
-			err = fmt.Errorf("queue %q: its deletion is not finished: repeat lowkiq-node queues delete %s", name, name)
+		if entry, _ := parseEntry(raw[name]); err == nil && entry.Removing != "" {
+			err = fmt.Errorf("queue %q: its deletion is not finished; repeat lowkiq-node queues delete %s", name, name)
 		}
 		if err != nil {
-			a.add(Fault{Kind: RegistryDamaged, Queue: name, Shard: -1, What: err.Error() + "; its shards were not looked at"})
+			a.addFaults(Fault{Kind: RegistryDamaged, Queue: name, Shard: -1, What: err.Error() + "; its shards were not checked"})
 			continue
 		}
 		queues = append(queues, q)
@@ -313,48 +316,48 @@ func (a *auditor) registry(ctx context.Context) (queues []*queue.Queue, err erro
 	return queues, nil
 }
 
-// entryOf reads an entry; ok is false if it cannot be one.
-func entryOf(text string) (entry queue.Entry, ok bool) {
+// parseEntry parses an entry of the registry. ok is false for an impossible entry.
+func parseEntry(text string) (entry queue.RegistryEntry, ok bool) {
 	err := json.Unmarshal([]byte(text), &entry)
 	return entry, err == nil && entry.Shards > 0 && entry.Layout > 0
 }
 
-// cluster looks at what all shards share.
-func (a *auditor) cluster(ctx context.Context, queues []*queue.Queue) error {
-	if err := a.records(ctx); err != nil {
+// auditCluster audits the keys that all shards share.
+func (a *auditor) auditCluster(ctx context.Context, queues []*queue.Queue) error {
+	if err := a.checkRecords(ctx); err != nil {
 		return err
 	}
-	if err := a.instances(ctx); err != nil {
+	if err := a.checkInstances(ctx); err != nil {
 		return err
 	}
-	if err := a.atRunTime(ctx); err != nil {
+	if err := a.checkRunTime(ctx); err != nil {
 		return err
 	}
 	if !a.cfg.Orphans {
 		return nil
 	}
-	return a.orphans(ctx)
+	return a.findOrphans(ctx)
 }
 
-func (a *auditor) records(ctx context.Context) error {
+func (a *auditor) checkRecords(ctx context.Context) error {
 	for key, what := range map[string]string{a.db.Keys.Record(): "the cluster record", a.db.Keys.Leader(): "the leader's mark"} {
 		reply, err := a.db.Do(ctx, "read "+what, "GET", key)
 		value := redisdb.Bytes(reply)
 		switch {
 		case err != nil && strings.Contains(err.Error(), "WRONGTYPE"):
-			a.add(Fault{Kind: RecordDamaged, Shard: -1, What: what + " is of another type in Redis"})
+			a.addFaults(Fault{Kind: RecordDamaged, Shard: -1, What: what + " is of another type in Redis"})
 		case err != nil:
 			return err
 		case key == a.db.Keys.Record() && value != nil && !json.Valid(value):
-			a.add(Fault{Kind: RecordDamaged, Shard: -1, What: fmt.Sprintf("%s cannot be read: %.40q", what, value)})
+			a.addFaults(Fault{Kind: RecordDamaged, Shard: -1, What: fmt.Sprintf("%s cannot be read: %.40q", what, value)})
 		}
 	}
 	return nil
 }
 
-// instances compares the index, the leases and the claims. Nothing in Redis says when a lease
-// ended, so whether nodes should have forgotten an instance by now cannot be judged.
-func (a *auditor) instances(ctx context.Context) error {
+// checkInstances compares the index, the leases and the claims. Redis does not record when a lease
+// ended. So it cannot be checked whether nodes should have forgotten an instance by now.
+func (a *auditor) checkInstances(ctx context.Context) error {
 	index, err := a.c.Leases().All(ctx)
 	if err != nil {
 		return err
@@ -370,16 +373,16 @@ func (a *auditor) instances(ctx context.Context) error {
 		if known[holder] {
 			continue
 		}
-		if err := a.unknown(ctx, holder); err != nil {
+		if err := a.checkUnknown(ctx, holder); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// unknown reads the claims of a holder again that is in no index: it may be new, or have
-// given them up.
-func (a *auditor) unknown(ctx context.Context, holder string) error {
+// checkUnknown reads again the claims of a holder that is missing in the index. The holder may be
+// new, or may have released the shards meanwhile.
+func (a *auditor) checkUnknown(ctx context.Context, holder string) error {
 	one, err := a.c.Leases().Instance(ctx, holder)
 	if err != nil || one.Lease != nil || one.Identity != nil {
 		return err
@@ -390,21 +393,21 @@ func (a *auditor) unknown(ctx context.Context, holder string) error {
 			return err
 		}
 		if owner.Instance == holder {
-			a.add(Fault{Kind: ClaimUnknown, Queue: s.Queue, Shard: s.Index,
-				What: fmt.Sprintf("instance %s holds it, which has no lease and is not in the index; a node that handles the queue will seize it", holder)})
+			a.addFaults(Fault{Kind: ClaimUnknown, Queue: s.Queue, Shard: s.Index,
+				What: fmt.Sprintf("its holder, instance %s, has no lease and is not in the index; a node that handles the queue will seize it", holder)})
 		}
 	}
 	return nil
 }
 
-// orphans walks through all keys of the cluster, on each master.
-func (a *auditor) orphans(ctx context.Context) error {
+// findOrphans scans all keys of the cluster on each master.
+func (a *auditor) findOrphans(ctx context.Context) error {
 	reply, err := a.db.Do(ctx, "read the queue registry", "HGETALL", a.db.Keys.Queues())
 	if err != nil {
 		return err
 	}
 	entries := redisdb.Map(reply)
-	var mu sync.Mutex // guards found: the masters of a Redis Cluster are asked at once
+	var mu sync.Mutex // guards found; the masters of a Redis Cluster are asked concurrently
 	found := map[string]bool{}
 	return a.db.EachMaster(ctx, func(ctx context.Context, master *redisdb.DB) error {
 		for _, pattern := range a.db.Keys.Patterns() {
@@ -420,13 +423,13 @@ func (a *auditor) orphans(ctx context.Context) error {
 				}
 				mu.Lock()
 				for _, key := range keys {
-					why := a.orphan(key, entries)
+					why := a.whyOrphan(key, entries)
 					if endless[key] {
-						why = "it is a reply to a call, and no time is set at which it ends"
+						why = "it is a reply to a call and has no expiry"
 					}
 					if why != "" && !found[key] {
 						found[key] = true
-						a.add(Fault{Kind: OrphanKey, Shard: -1, What: fmt.Sprintf("key %s: %s", key, why)})
+						a.addFaults(Fault{Kind: OrphanKey, Shard: -1, What: fmt.Sprintf("key %s: %s", key, why)})
 					}
 				}
 				mu.Unlock()
@@ -439,7 +442,7 @@ func (a *auditor) orphans(ctx context.Context) error {
 	})
 }
 
-// endlessReplies are the replies among keys that would be kept for ever.
+// endlessReplies returns the replies among keys that have no expiry.
 func endlessReplies(ctx context.Context, master *redisdb.DB, keys []string) (endless map[string]bool, err error) {
 	var replies []string
 	var cmds []redisdb.Cmd
@@ -458,11 +461,11 @@ func endlessReplies(ctx context.Context, master *redisdb.DB, keys []string) (end
 	return endless, err
 }
 
-// replyKey is the name of the keys of replies, which end by themselves.
+// replyKey is the name of the keys of replies, which expire by themselves.
 const replyKey = "reply"
 
-// orphan says why a key belongs to nothing, "" if it does.
-func (a *auditor) orphan(key string, registry map[string]string) string {
+// whyOrphan returns why a key belongs to nothing, "" if it belongs to something.
+func (a *auditor) whyOrphan(key string, registry map[string]string) string {
 	if a.db.Keys.Shared(key) {
 		return ""
 	}
@@ -477,12 +480,12 @@ func (a *auditor) orphan(key string, registry map[string]string) string {
 	if !ok {
 		return fmt.Sprintf("queue %s is not registered", of)
 	}
-	entry, readable := entryOf(text)
+	entry, readable := parseEntry(text)
 	switch {
 	case !readable:
 		return ""
 	case name == "count" && (layout < entry.Layout || layout == entry.Layout && entry.Removed):
-		return "" // the mark of a deleted queue: see remove.go
+		return "" // the mark of a deleted queue; see queue/remove
 	case entry.Removed:
 		return fmt.Sprintf("queue %s is deleted", of)
 	case layout != entry.Layout:

@@ -7,25 +7,25 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/lowkiq/lowkiq/internal/packed"
+	"github.com/lowkiq/lowkiq/internal/store/packed"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
-// What must hold of one id: the decision, apart from its I/O.
+// The rules that hold for an id, apart from I/O.
 
-// header is what the beginning of a record says. The zero value: there is none.
+// header is the beginning of a record. The zero value means that there is no record.
 type header struct {
 	form  byte  // a, e, j, p, s or x as in lua/lib/record.lua; '?' if it cannot be read
 	retry int   // retry count
 	at    int64 // due time, us
-	since int64 // since when a job waits that was put off, us; 0: it was not
+	since int64 // since when a postponed job waits, us; 0 if it was not postponed
 	n     int   // payloads
 }
 
-func (h header) there() bool { return h.form != 0 }
-func (h header) job() bool   { return h.form != 0 && h.form != 'x' && h.form != '?' }
+func (h header) exists() bool { return h.form != 0 }
+func (h header) isJob() bool  { return h.form != 0 && h.form != 'x' && h.form != '?' }
 
-// headerOf reads a record or the first 120 bytes of it.
+// headerOf parses a record, or its first 120 bytes.
 func headerOf(record string) header {
 	switch {
 	case record == "":
@@ -43,28 +43,28 @@ func headerOf(record string) header {
 	return header{form: record[0], retry: int(n[0]), at: n[1], n: int(n[2]), since: n[6]}
 }
 
-// place is a time in a sorted set, if the id is in it.
+// place is the time of an id in a sorted set, if it is in the set.
 type place struct {
 	in bool
 	at int64
 }
 
-// idFacts is all that the keys of a shard say of one id.
+// idFacts is everything that the keys of a shard say about an id.
 type idFacts struct {
 	id                             string
 	record, parked, dead           header
 	due, retry, blocked, deadPlace place
-	ready, suspects, flight        int // entries; ready is -1 if it was not looked at
+	ready, suspects, flight        int // numbers of entries; ready is -1 if it was not read
 	crashes                        bool
-	stale                          bool  // one of its entries in ready is to be passed over
+	stale                          bool  // workers skip one of its entries in ready
 	late                           bool  // counted as failed and due
-	postponed                      place // noted as put off, and since when it waits
-	spilled, spilledDead           int   // payloads in the spill; not known to a sweep
-	state, dated, noted            bool  // it has a state, and when that was written is known; its handler has noted how far it is
+	postponed                      place // marked as postponed, and since when it waits
+	spilled, spilledDead           int   // payloads in the spill; a sweep does not count them
+	state, dated, noted            bool  // it has a state; the time of the state is known; it has progress
 	broken                         []broken
 }
 
-// broken is a record that cannot be decoded.
+// broken is a record that cannot be decoded, and the hash where it is.
 type broken struct{ within, record string }
 
 // finding is a fault of an id.
@@ -73,8 +73,8 @@ type finding struct {
 	what string
 }
 
-// places names where the id waits or flies.
-func (t *idFacts) places() (names []string) {
+// listPlaces returns the names of the lists where the id waits or is in flight.
+func (t *idFacts) listPlaces() (names []string) {
 	ready := t.ready
 	if t.stale && (t.due.in || t.retry.in) && ready > 0 {
 		ready--
@@ -98,27 +98,27 @@ func (t *idFacts) places() (names []string) {
 	return names
 }
 
-// judge says what is wrong with an id: one record, one place (I2).
-func (t *idFacts) judge() (found []finding) {
+// findFaults returns the faults of an id. A sound id has one record and is in one place (I2).
+func (t *idFacts) findFaults() (found []finding) {
 	add := func(kind FaultKind, format string, args ...any) {
 		found = append(found, finding{kind, fmt.Sprintf(format, args...)})
 	}
-	places := t.places()
+	places := t.listPlaces()
 	in := strings.Join(places, " and ")
 	switch {
-	case !t.record.there() && len(places) > 0:
+	case !t.record.exists() && len(places) > 0:
 		add(NoRecord, "it is in %s and has no record", in)
 	case t.record.form == 'x' && len(places) == 0:
-		add(LoneTomb, "it was deleted, and its mark is in no list")
+		add(LoneTomb, "it was deleted and its mark is in no list")
 	case t.record.form == 'x' && in != "ready":
 		add(TwoPlaces, "it was deleted and is in %s, want its mark in ready once", in)
-	case t.record.job() && len(places) == 0:
+	case t.record.isJob() && len(places) == 0:
 		add(NoEntry, "it has a record and is in no list, so it never runs")
 	case t.record.form != 'x' && len(places) > 1:
 		add(TwoPlaces, "it is in %s, want one of them", in)
 	}
 	if scheduled := t.due.in || t.retry.in; t.stale && (!scheduled || t.ready == 0) {
-		add(StaleMark, "an entry of it in ready is to be passed over, because it is scheduled; it has %d entries there, scheduled: %t", max(0, t.ready), scheduled)
+		add(StaleMark, "workers skip an entry of it in ready as if it were scheduled; it has %d entries there, scheduled: %t", max(0, t.ready), scheduled)
 	}
 	if len(found) == 0 {
 		t.judgeLate(places, add)
@@ -131,30 +131,30 @@ func (t *idFacts) judge() (found []finding) {
 	return found
 }
 
-// judgeLate looks at an id that is in one place, or nowhere. What a damaged record would say is
-// unknown.
+// judgeLate checks the mark of a failed job that is due. The id must be in at most one place.
+// Nothing is known about a damaged record.
 func (t *idFacts) judgeLate(places []string, add func(FaultKind, string, ...any)) {
 	turn := slices.Contains(places, "ready") || slices.Contains(places, "suspects")
-	want := turn && t.record.job() && t.record.retry >= 0
+	want := turn && t.record.isJob() && t.record.retry >= 0
 	if t.late != want && t.record.form != '?' {
-		add(LateMark, "counted as failed and due: %t; its turn has come: %t, retry count %d", t.late, turn, t.record.retry)
+		add(LateMark, "counted as failed and due: %t; due: %t, retry count %d", t.late, turn, t.record.retry)
 	}
 }
 
-// judgePostponed looks at an id that is in one place, or nowhere.
+// judgePostponed checks the mark of a postponed job. The id must be in at most one place.
 func (t *idFacts) judgePostponed(places []string, add func(FaultKind, string, ...any)) {
 	waits := len(places) > 0 && places[0] != "flight" && places[0] != "blocked"
 	want := place{}
-	if waits && t.record.job() && t.record.since > 0 && t.record.at < queue.HeldAt.UnixMicro() {
+	if waits && t.record.isJob() && t.record.since > 0 && t.record.at < queue.HeldAt.UnixMicro() {
 		want = place{true, t.record.since}
 	}
 	if t.postponed != want && t.record.form != '?' {
-		add(PostponedMark, "noted as put off: %t, waiting since %d us; its record says %d us", t.postponed.in, t.postponed.at, t.record.since)
+		add(PostponedMark, "marked as postponed: %t, waiting since %d us; its record says %d us", t.postponed.in, t.postponed.at, t.record.since)
 	}
 }
 
 func (t *idFacts) judgeTimes(add func(FaultKind, string, ...any)) {
-	if !t.record.job() {
+	if !t.record.isJob() {
 		return
 	}
 	for _, set := range []struct {
@@ -168,39 +168,40 @@ func (t *idFacts) judgeTimes(add func(FaultKind, string, ...any)) {
 	}
 }
 
-// judgeSides looks at what stands beside a job: what was parked, quarantine, the morgue.
+// judgeSides checks what exists beside a job: parked payloads, quarantine, the morgue.
 func (t *idFacts) judgeSides(add func(FaultKind, string, ...any)) {
-	if t.parked.there() && t.flight == 0 {
-		add(ParkedAlone, "payloads were pushed during a flight that is over, and wait for nothing")
+	if t.parked.exists() && t.flight == 0 {
+		add(ParkedAlone, "payloads were pushed during a flight that is over, and were left behind")
 	}
 	if t.suspects > 0 && !t.crashes {
-		add(SuspectUncounted, "it is in quarantine, and its crashes are not counted")
+		add(SuspectUncounted, "it is in quarantine and its crashes are not counted")
 	}
 	if t.crashes && t.suspects == 0 && t.flight == 0 {
-		add(CrashLeft, "its crashes are counted, and it is neither in quarantine nor in flight: the shard may wait for it for ever")
+		add(CrashLeft, "its crashes are counted and it is neither in quarantine nor in flight, so the shard may wait for it for ever")
 	}
-	if t.dead.there() && !t.deadPlace.in {
+	if t.dead.exists() && !t.deadPlace.in {
 		add(DeadUnlisted, "it is in the morgue and not in the morgue's list")
 	}
-	if t.deadPlace.in && !t.dead.there() {
+	if t.deadPlace.in && !t.dead.exists() {
 		add(DeadUnrecorded, "it is in the morgue's list and not in the morgue")
 	}
 }
 
-// judgeKept looks at what handlers keep of an id.
+// judgeKept checks the state and the progress of an id.
 func (t *idFacts) judgeKept(add func(FaultKind, string, ...any)) {
 	if t.state && !t.dated {
-		add(StateUndated, "it has a state, and nobody knows when that was written: it would be kept for ever")
+		add(StateUndated, "it has a state without a time, so it would be kept for ever")
 	}
 	if t.dated && !t.state {
-		add(StateLeft, "it is listed as if it had a state, and has none")
+		add(StateLeft, "it is listed with a state and has none")
 	}
 	if t.noted && t.flight == 0 {
-		add(NoteLeft, "its handler has noted how far it is, and it is not in flight")
+		add(NoteLeft, "it has progress and is not in flight")
 	}
 }
 
-// judgeSpill compares the payloads that crowded records count with those there are.
+// judgeSpill compares the number of payloads in the records of crowded ids with the number in the
+// spill.
 func (t *idFacts) judgeSpill(add func(FaultKind, string, ...any)) {
 	waiting := 0
 	for _, h := range []header{t.record, t.parked} {
@@ -216,21 +217,21 @@ func (t *idFacts) judgeSpill(add func(FaultKind, string, ...any)) {
 	}
 }
 
-// kinds are the kinds of faults of an id.
-func (t *idFacts) kinds() (kinds []FaultKind) {
-	for _, v := range t.judge() {
+// faultKinds returns the kinds of faults of an id.
+func (t *idFacts) faultKinds() (kinds []FaultKind) {
+	for _, v := range t.findFaults() {
 		kinds = append(kinds, v.kind)
 	}
 	return kinds
 }
 
-// weigh judges an id whose ready entries were not looked at: the faults that it has in any
-// case, and those that it may have.
-func (t *idFacts) weigh() (sure, maybe []FaultKind) {
+// weighFaults checks an id whose entries in ready were not counted. It tries no, one and two
+// entries. It returns the faults that the id has in any case, and the faults that it may have.
+func (t *idFacts) weighFaults() (sure, maybe []FaultKind) {
 	for n := range 3 {
 		guess := *t
 		guess.ready = n
-		kinds := guess.kinds()
+		kinds := guess.faultKinds()
 		if n == 0 {
 			sure = kinds
 		}
@@ -240,24 +241,24 @@ func (t *idFacts) weigh() (sure, maybe []FaultKind) {
 	return sure, maybe
 }
 
-// soundFence reports whether the fields of a claim lead to a next one.
+// soundFence reports whether the next claim can increase the fence of a claim.
 func soundFence(claim map[string]string) bool {
 	text, ok := claim["fence"]
 	if !ok && claim["instance"] == "" {
-		return true // no instance ever had it
+		return true // no instance has claimed it
 	}
 	fence, err := strconv.ParseInt(text, 10, 64)
 	// Beyond 2^53 the scripts could not add 1, and the fence would no longer grow.
 	return err == nil && fence >= 1 && fence < 1<<53
 }
 
-// judgeClaim says what is wrong with a claim and its flights.
+// judgeClaim returns the faults of a claim and its flights.
 func judgeClaim(claim map[string]string, flying int) (found []finding) {
 	add := func(kind FaultKind, format string, args ...any) {
 		found = append(found, finding{kind, fmt.Sprintf(format, args...)})
 	}
 	if !soundFence(claim) {
-		add(ClaimDamaged, "the fence is %q, want a number from 1 to 2^53: no node can claim the shard", claim["fence"])
+		add(ClaimDamaged, "the fence is %q and must be a number from 1 to 2^53; no node can claim the shard", claim["fence"])
 	}
 	last, _ := strconv.ParseInt(claim["pop"], 10, 64)
 	open := 0
@@ -269,16 +270,16 @@ func judgeClaim(claim map[string]string, flying int) (found []finding) {
 		number, err1 := strconv.ParseInt(text, 10, 64)
 		n, err2 := strconv.Atoi(claim[field])
 		if err1 != nil || err2 != nil || n < 1 || claim["instance"] != "" && number > last {
-			add(ClaimDamaged, "flight %q has %q ids, and the last pop was %d", text, claim[field], last)
+			add(ClaimDamaged, "flight %q has %q ids and the last pop was %d", text, claim[field], last)
 			continue
 		}
 		open += n
 	}
 	switch {
 	case claim["instance"] == "" && (flying > 0 || open > 0):
-		add(FlightUnowned, "%d ids are in flight, and nobody owns the shard", flying)
+		add(FlightUnowned, "%d ids are in flight and no instance owns the shard", flying)
 	case open != flying:
-		add(FlightCount, "the claim counts %d ids in flight, there are %d; the next claim or release puts it right: drain the node", open, flying)
+		add(FlightCount, "the claim counts %d ids in flight, but there are %d; the next claim or release corrects it, so drain the node", open, flying)
 	}
 	return found
 }

@@ -68,7 +68,7 @@ func TestWeigh(t *testing.T) {
 		{"no record and due", idFacts{due: place{in: true}}, "[no-record]", "[no-record no-record no-record]"},
 		{"late", idFacts{record: job, due: place{in: true, at: 6}}, "[wrong-time]", "[wrong-time two-places wrong-time two-places wrong-time]"},
 	} {
-		sure, maybe := c.t.weigh()
+		sure, maybe := c.t.weighFaults()
 		if got := fmt.Sprint(sure); got != c.sure {
 			t.Errorf("%s, sure: got %s, want %s", c.name, got, c.sure)
 		}

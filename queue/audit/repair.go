@@ -4,14 +4,14 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/lowkiq/lowkiq/internal/redisdb"
+	"github.com/lowkiq/lowkiq/internal/store/redisdb"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/lease"
 )
 
-// Repair mends one fault, in one atomic step that looks first whether it is still there. It
-// returns false if nothing was done: the fault is gone, a flight is in the way, or the fault
-// is one for a person. It deletes no payload (I2) and touches no flight that has an owner (I1).
+// Repair repairs a fault in one atomic step, which first checks whether the fault still exists. It
+// returns false if nothing was done, because the fault is gone, a flight is in the way, or a person
+// must decide. It deletes no payload (I2) and touches no flight that has an owner (I1).
 func Repair(ctx context.Context, c *queue.Client, f Fault) (bool, error) {
 	if repairs[f.Kind] == "" {
 		return false, nil
@@ -24,14 +24,14 @@ func Repair(ctx context.Context, c *queue.Client, f Fault) (bool, error) {
 		return false, fmt.Errorf("repair: queue %q has no shard %d", f.Queue, f.Shard)
 	}
 	s := q.Shard(f.Shard)
-	done, err := repair(ctx, s, f)
+	done, err := repairShard(ctx, s, f)
 	if err != nil {
 		return false, fmt.Errorf("repair of %s: %w", f, err)
 	}
 	return done, nil
 }
 
-func repair(ctx context.Context, s *queue.Shard, f Fault) (bool, error) {
+func repairShard(ctx context.Context, s *queue.Shard, f Fault) (bool, error) {
 	switch f.Kind {
 	case ClaimDamaged:
 		return repairClaim(ctx, s)
@@ -42,17 +42,18 @@ func repair(ctx context.Context, s *queue.Shard, f Fault) (bool, error) {
 	case TombCount, MorgueCount:
 		for _, one := range sumsOf(s) {
 			if one.kind == f.Kind {
-				_, _, settled, err := recount(ctx, s, one, true)
+				_, _, settled, err := recountSum(ctx, s, one, true)
 				return settled, err
 			}
 		}
 	}
-	n, err := count(ctx, s, s.DB().Scripts.Repair, s.Keys().Wake, string(f.Kind), f.ID, f.within, f.record)
+	n, err := runCounting(ctx, s, s.DB().Scripts.Repair, s.Keys().Wake, string(f.Kind), f.ID, f.within, f.record)
 	return n > 0, err
 }
 
-// repairClaim gives a shard up whose fence is no number. Its holder is refused whatever it does,
-// but may be at work until it hears of that: while it has a lease, the claim stays.
+// repairClaim releases a shard whose fence is not a number. Redis refuses every operation of its
+// holder. But the holder may be at work until it notices, so the claim stays while the holder has a
+// lease.
 func repairClaim(ctx context.Context, s *queue.Shard) (bool, error) {
 	reply, err := s.DB().Do(ctx, "read the claim of "+s.String(), "HGETALL", s.Keys().Claim)
 	claim := redisdb.Map(reply)
@@ -66,11 +67,10 @@ func repairClaim(ctx context.Context, s *queue.Shard) (bool, error) {
 	return recoverFlights(ctx, s, s.DB().Scripts.RepairClaim, s.Keys().Wake, claim["instance"], claim["fence"])
 }
 
-// recoverFlights runs a script that takes flights back, a part of them per call, until there is no
-// more to do.
+// recoverFlights runs a script that recovers flights in parts, until it has recovered all of them.
 func recoverFlights(ctx context.Context, s *queue.Shard, script *redisdb.Script, args ...any) (done bool, err error) {
 	for {
-		n, err := count(ctx, s, script, args...)
+		n, err := runCounting(ctx, s, script, args...)
 		if n > 0 {
 			done = true
 		}
@@ -80,8 +80,8 @@ func recoverFlights(ctx context.Context, s *queue.Shard, script *redisdb.Script,
 	}
 }
 
-// count calls a script that answers with a number.
-func count(ctx context.Context, s *queue.Shard, script *redisdb.Script, args ...any) (int, error) {
+// runCounting runs a script that answers with a number.
+func runCounting(ctx context.Context, s *queue.Shard, script *redisdb.Script, args ...any) (int, error) {
 	reply, err := s.Run(ctx, script, args...)
 	if err != nil {
 		return 0, fmt.Errorf("shard %s: %w", s, err)

@@ -6,22 +6,22 @@ import (
 	"strings"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/envelope"
-	"github.com/lowkiq/lowkiq/internal/packed"
-	"github.com/lowkiq/lowkiq/internal/redisdb"
+	"github.com/lowkiq/lowkiq/internal/store/envelope"
+	"github.com/lowkiq/lowkiq/internal/store/packed"
+	"github.com/lowkiq/lowkiq/internal/store/redisdb"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
-// The sweep reads a whole shard in pieces. Its pieces are of different moments: what it
-// shows is a reason to look again, and never a fault.
+// A sweep reads a whole shard in pieces. The pieces are of different moments. So an inconsistency
+// in a sweep is a reason to read the id again, and not a fault yet.
 
 const (
-	sweepIDs   = 1000    // most entries of one reply
-	sweepBytes = 1 << 20 // of records in one reply, about
-	sweepFirst = 10      // entries of the first reply: one may have a megabyte
+	sweepIDs   = 1000    // maximum number of entries in a reply
+	sweepBytes = 1 << 20 // about as many bytes of records in a reply
+	sweepFirst = 10      // entries in the first reply; each may have a megabyte
 )
 
-// snapshot is what a sweep saw of a shard.
+// snapshot is the result of a sweep of a shard.
 type snapshot struct {
 	ids        map[string]*idFacts
 	tombs      int
@@ -29,7 +29,7 @@ type snapshot struct {
 	deadBroken bool // a record of the morgue cannot be read
 }
 
-func (v *snapshot) of(id string) *idFacts {
+func (v *snapshot) factsFor(id string) *idFacts {
 	t := v.ids[id]
 	if t == nil {
 		t = &idFacts{id: id}
@@ -38,8 +38,8 @@ func (v *snapshot) of(id string) *idFacts {
 	return t
 }
 
-// sweep reads records first, then the places: what is pushed meanwhile has both.
-func (a *auditor) sweep(ctx context.Context, s *queue.Shard) (*snapshot, error) {
+// sweepShard reads records first and then the lists. A job that is pushed meanwhile is in both.
+func (a *auditor) sweepShard(ctx context.Context, s *queue.Shard) (*snapshot, error) {
 	v := &snapshot{ids: map[string]*idFacts{}}
 	steps := []func(context.Context, *queue.Shard, *snapshot) error{a.sweepJobs, a.sweepSides, a.sweepStates, a.sweepSets, a.sweepLists}
 	for _, step := range steps {
@@ -51,26 +51,26 @@ func (a *auditor) sweep(ctx context.Context, s *queue.Shard) (*snapshot, error) 
 }
 
 func (a *auditor) sweepJobs(ctx context.Context, s *queue.Shard, v *snapshot) error {
-	return scan(send(ctx, s), "HSCAN", s.Keys().Jobs, func(flat []string) error {
+	return scanKey(newSender(ctx, s), "HSCAN", s.Keys().Jobs, func(flat []string) error {
 		for i := 0; i+1 < len(flat); i += 2 {
 			if flat[i] == "" { // see the end of lua/claim.lua
 				continue
 			}
-			t := v.of(flat[i])
+			t := v.factsFor(flat[i])
 			t.record = headerOf(flat[i+1])
-			t.examine("jobs", flat[i+1])
+			t.checkRecord("jobs", flat[i+1])
 			if t.record.form == 'x' {
 				v.tombs++
 				continue
 			}
 			a.out.Jobs++
 		}
-		a.progress(len(flat) / 2)
+		a.reportProgress(len(flat) / 2)
 		return nil
 	})
 }
 
-// sweepSides reads what stands beside the jobs.
+// sweepSides reads the hashes beside the jobs.
 func (a *auditor) sweepSides(ctx context.Context, s *queue.Shard, v *snapshot) error {
 	for _, side := range []struct {
 		name, key string
@@ -84,12 +84,12 @@ func (a *auditor) sweepSides(ctx context.Context, s *queue.Shard, v *snapshot) e
 		{"late", s.Keys().Late, func(t *idFacts, h header) { t.late = true }, false},
 		{"progress", s.Keys().Progress, func(t *idFacts, h header) { t.noted = true }, false},
 	} {
-		err := scan(send(ctx, s), "HSCAN", side.key, func(flat []string) error {
+		err := scanKey(newSender(ctx, s), "HSCAN", side.key, func(flat []string) error {
 			for i := 0; i+1 < len(flat); i += 2 {
-				t := v.of(flat[i])
+				t := v.factsFor(flat[i])
 				side.into(t, headerOf(flat[i+1]))
 				if side.records {
-					t.examine(side.name, flat[i+1])
+					t.checkRecord(side.name, flat[i+1])
 					v.deadBroken = v.deadBroken || side.name == "morgue" && len(t.broken) > 0
 				}
 			}
@@ -102,7 +102,7 @@ func (a *auditor) sweepSides(ctx context.Context, s *queue.Shard, v *snapshot) e
 	return nil
 }
 
-// sweepStates reads whose states there are.
+// sweepStates reads which ids have states.
 func (a *auditor) sweepStates(ctx context.Context, s *queue.Shard, v *snapshot) error {
 	for cursor := "0"; ; {
 		reply, err := s.Run(ctx, s.DB().Scripts.AuditStates, cursor)
@@ -114,7 +114,7 @@ func (a *auditor) sweepStates(ctx context.Context, s *queue.Shard, v *snapshot) 
 			return fmt.Errorf("audit of states answered %v, want a cursor and ids", reply)
 		}
 		for _, id := range found[1:] {
-			v.of(id).state = true
+			v.factsFor(id).state = true
 		}
 		if cursor = found[0]; cursor == "0" {
 			return nil
@@ -131,9 +131,9 @@ func (a *auditor) sweepSets(ctx context.Context, s *queue.Shard, v *snapshot) er
 		s.Keys().Postponed: func(t *idFacts, p place) { t.postponed = p },
 		s.Keys().Statesx:   func(t *idFacts, p place) { t.dated = true },
 	} {
-		err := scan(send(ctx, s), "ZSCAN", key, func(flat []string) error {
+		err := scanKey(newSender(ctx, s), "ZSCAN", key, func(flat []string) error {
 			for i := 0; i+1 < len(flat); i += 2 {
-				into(v.of(flat[i]), placeOf(flat[i+1]))
+				into(v.factsFor(flat[i]), placeOf(flat[i+1]))
 			}
 			return nil
 		})
@@ -154,16 +154,16 @@ func (a *auditor) sweepLists(ctx context.Context, s *queue.Shard, v *snapshot) e
 			return err
 		}
 		for _, id := range redisdb.Texts(reply) {
-			into(v.of(id))
+			into(v.factsFor(id))
 		}
 	}
 	return a.sweepReady(ctx, s, v)
 }
 
-// sweepReady reads the ready list from its end to its head, counting places from the end:
-// pops and returns at the head change nothing. What is pushed behind the end shifts entries
-// into the next reply again; each reply begins with the last entry of the one before, whose
-// place in it tells how many.
+// sweepReady reads the ready list from its end to its head, with positions counted from the end. So
+// pops and returns at the head change nothing. A push at the end shifts entries that were read into
+// the next reply. Each reply overlaps the reply before by an entry, the anchor. The position of the
+// anchor shows how many entries of the reply were read before.
 func (a *auditor) sweepReady(ctx context.Context, s *queue.Shard, v *snapshot) error {
 	anchor, first := "", true
 	for last := int64(-1); ; last -= sweepIDs - 1 {
@@ -177,8 +177,8 @@ func (a *auditor) sweepReady(ctx context.Context, s *queue.Shard, v *snapshot) e
 			fresh, anchored = ids[:at], true
 		}
 		for _, id := range fresh {
-			// Without the anchor it is unknown which entries were seen before.
-			if t := v.of(id); anchored || t.ready == 0 {
+			// Without the anchor it is unknown which entries are repeated.
+			if t := v.factsFor(id); anchored || t.ready == 0 {
 				t.ready++
 			}
 		}
@@ -198,16 +198,16 @@ func lastIndex(ids []string, id string) int {
 	return -1
 }
 
-// sender sends one command.
+// sender sends a command.
 type sender func(args ...any) (any, error)
 
-func send(ctx context.Context, s *queue.Shard) sender {
+func newSender(ctx context.Context, s *queue.Shard) sender {
 	return func(args ...any) (any, error) { return s.DB().Do(ctx, "read "+s.String(), args...) }
 }
 
-// scan reads a hash (HSCAN) or a sorted set (ZSCAN) in replies of about a megabyte: names
-// and values.
-func scan(send sender, command, key string, see func(flat []string) error) error {
+// scanKey reads a hash (HSCAN) or a sorted set (ZSCAN) in replies of about a megabyte, and calls
+// see with names and values.
+func scanKey(send sender, command, key string, see func(flat []string) error) error {
 	count := int64(sweepFirst)
 	for cursor := "0"; ; {
 		reply, err := send(command, key, cursor, "COUNT", count)
@@ -225,7 +225,7 @@ func scan(send sender, command, key string, see func(flat []string) error) error
 	}
 }
 
-// sweepNext is how many entries to ask for next, by what the last reply had.
+// sweepNext returns how many entries to request next, from the size of the last reply.
 func sweepNext(count int64, flat []string) int64 {
 	bytes := 1
 	for _, text := range flat {
@@ -234,17 +234,17 @@ func sweepNext(count int64, flat []string) int64 {
 	return min(max(count*sweepBytes/int64(bytes), 1), count*4, sweepIDs)
 }
 
-// examine decodes a record: whether it can be read is for it alone to say.
-func (t *idFacts) examine(within, record string) {
+// checkRecord notes a record that cannot be decoded.
+func (t *idFacts) checkRecord(within, record string) {
 	if within == "jobs" && record == "x" {
 		return
 	}
-	if unreadable(t.id, record) {
+	if isUnreadable(t.id, record) {
 		t.broken = append(t.broken, broken{within, record})
 	}
 }
 
-func unreadable(id, record string) bool {
+func isUnreadable(id, record string) bool {
 	var job lowkiq.Job
 	var err error
 	switch {
@@ -253,35 +253,35 @@ func unreadable(id, record string) bool {
 	case len(record) > 0 && record[0] == 's':
 		_, _, err = packed.DecodeHead(record, &job)
 	default:
-		return !headerOf(record).job()
+		return !headerOf(record).isJob()
 	}
 	return err != nil
 }
 
-// Payloads of crowded ids: each is a member of spill and a field of spillx, and a crowded
-// record counts it (lua/lib/spill.lua).
+// Payloads of crowded ids. Each is a member of spill and a field of spillx, and the record of its
+// id counts it (lua/lib/spill.lua).
 
-// spillFaults are the answers of lua/audit_spill.lua.
+// spillFaults maps the answers of lua/audit_spill.lua to texts.
 var spillFaults = map[byte]string{
 	'1': "a payload in the spill has no score",
 	'2': "a payload in the spill has a score and no place",
 	'3': "a payload in the spill belongs to no record",
 }
 
-// cutEnvelope is a payload that begins as one with headers and is cut short.
-const cutEnvelope = "a payload in the spill cannot be read: the pop that takes it moves its piece aside"
+// cutEnvelope is the fault of a payload that begins like a payload with headers and is cut off.
+const cutEnvelope = "a payload in the spill cannot be read; the pop that takes it moves it aside"
 
-// spill looks at all entries, some at a time; each look is atomic.
-func (a *auditor) spill(ctx context.Context, s *queue.Shard) error {
+// checkSpill checks all entries of the spill in parts, each part atomically.
+func (a *auditor) checkSpill(ctx context.Context, s *queue.Shard) error {
 	found := map[string]string{}
-	err := scan(send(ctx, s), "HSCAN", s.Keys().Spillx, func(flat []string) error {
-		return a.spillPart(ctx, s, evens(flat), false, found)
+	err := scanKey(newSender(ctx, s), "HSCAN", s.Keys().Spillx, func(flat []string) error {
+		return a.spillPart(ctx, s, everyOther(flat), false, found)
 	})
 	if err != nil {
 		return err
 	}
-	err = scan(send(ctx, s), "ZSCAN", s.Keys().Spill, func(flat []string) error {
-		return a.spillPart(ctx, s, evens(flat), true, found)
+	err = scanKey(newSender(ctx, s), "ZSCAN", s.Keys().Spill, func(flat []string) error {
+		return a.spillPart(ctx, s, everyOther(flat), true, found)
 	})
 	if err != nil {
 		return err
@@ -290,19 +290,19 @@ func (a *auditor) spill(ctx context.Context, s *queue.Shard) error {
 	for id, what := range found {
 		faults = append(faults, Fault{Kind: SpillStray, Queue: s.Queue, Shard: s.Index, ID: id, What: what})
 	}
-	a.addSome(faults)
+	a.addShardFaults(faults)
 	return nil
 }
 
-// evens are the names in a list of names and values.
-func evens(flat []string) (names []string) {
+// everyOther returns the names in a list of names and values.
+func everyOther(flat []string) (names []string) {
 	for i := 0; i < len(flat); i += 2 {
 		names = append(names, flat[i])
 	}
 	return names
 }
 
-// spillPart judges entries, about a quarter of a megabyte per script.
+// spillPart checks entries, about a quarter of a megabyte per script.
 func (a *auditor) spillPart(ctx context.Context, s *queue.Shard, names []string, placed bool, found map[string]string) error {
 	var part []packed.Spilled
 	bytes := 0

@@ -7,24 +7,24 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/packed"
-	"github.com/lowkiq/lowkiq/internal/redisdb"
+	"github.com/lowkiq/lowkiq/internal/store/packed"
+	"github.com/lowkiq/lowkiq/internal/store/redisdb"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
 const (
-	verifyIDs = 50 // ids of one script: their records are copied
-	// verifyEntries is how many entries of ready lists one script looks through: about a
-	// millisecond. A longer list is looked through for one id at a time.
+	verifyIDs = 50 // ids of a script, which copies their records
+	// verifyEntries is how many entries of ready lists a script searches, which takes about a
+	// millisecond. A longer list is searched for a single id at a time.
 	verifyEntries = 100_000
 )
 
-// verify looks again, atomically, at each id that a sweep points at.
-func (a *auditor) verify(ctx context.Context, s *queue.Shard, v *snapshot) (found []Fault, err error) {
+// verifySuspects reads each id that a sweep suspects again, atomically.
+func (a *auditor) verifySuspects(ctx context.Context, s *queue.Shard, v *snapshot) (found []Fault, err error) {
 	suspected := map[string][]FaultKind{}
 	var ids []string
 	for id, t := range v.ids {
-		kinds := t.kinds()
+		kinds := t.faultKinds()
 		if len(kinds)+len(t.broken) > 0 || t.record.form == 's' || t.parked.form == 's' || t.dead.form == 's' {
 			suspected[id] = kinds
 			ids = append(ids, id)
@@ -33,25 +33,25 @@ func (a *auditor) verify(ctx context.Context, s *queue.Shard, v *snapshot) (foun
 	slices.Sort(ids)
 	var open []string
 	for few := range slices.Chunk(ids, verifyIDs) {
-		facts, err := facts(ctx, s, few, false)
+		facts, err := readFacts(ctx, s, few, false)
 		if err != nil {
 			return nil, err
 		}
 		for _, t := range facts {
-			sure, maybe := t.weigh()
+			sure, maybe := t.weighFaults()
 			if slices.ContainsFunc(suspected[t.id], func(k FaultKind) bool { return slices.Contains(maybe, k) && !slices.Contains(sure, k) }) {
 				open = append(open, t.id)
 				continue
 			}
 			t.ready = 0
-			found = a.judged(ctx, found, s, t, v.ids[t.id], sure)
+			found = a.addVerified(ctx, found, s, t, v.ids[t.id], sure)
 		}
 	}
-	return a.verifyOpen(ctx, found, s, v, open)
+	return a.verifyInReady(ctx, found, s, v, open)
 }
 
-// verifyOpen looks for ids in the ready list, which takes as long as it is.
-func (a *auditor) verifyOpen(ctx context.Context, found []Fault, s *queue.Shard, v *snapshot, ids []string) ([]Fault, error) {
+// verifyInReady searches the ready list for ids, which takes time in proportion to its length.
+func (a *auditor) verifyInReady(ctx context.Context, found []Fault, s *queue.Shard, v *snapshot, ids []string) ([]Fault, error) {
 	reply, err := s.DB().Do(ctx, "count "+s.String(), "LLEN", s.Keys().Ready)
 	if err != nil {
 		return nil, err
@@ -60,26 +60,26 @@ func (a *auditor) verifyOpen(ctx context.Context, found []Fault, s *queue.Shard,
 	several := max(1, min(verifyIDs, verifyEntries/int(size+1)))
 	for few := range slices.Chunk(ids, several) {
 		if len(found) >= a.cfg.Most {
-			a.out.More += len(few) // not looked at, and more likely faults than not
+			a.out.More += len(few) // not verified, and more likely faults than not
 			continue
 		}
 		began := time.Now()
-		facts, err := facts(ctx, s, few, true)
+		facts, err := readFacts(ctx, s, few, true)
 		if err != nil {
 			return nil, err
 		}
 		for _, t := range facts {
-			found = a.judged(ctx, found, s, t, v.ids[t.id], t.kinds())
+			found = a.addVerified(ctx, found, s, t, v.ids[t.id], t.faultKinds())
 		}
-		if err := throttle(ctx, time.Since(began)); err != nil {
+		if err := restAfter(ctx, time.Since(began)); err != nil {
 			return nil, err
 		}
 	}
 	return found, nil
 }
 
-// throttle leaves Redis to others for a while after a script that took long.
-func throttle(ctx context.Context, took time.Duration) error {
+// restAfter leaves Redis to other clients for a while after a script that took long.
+func restAfter(ctx context.Context, took time.Duration) error {
 	if took < 2*time.Millisecond {
 		return nil
 	}
@@ -93,10 +93,10 @@ func throttle(ctx context.Context, took time.Duration) error {
 	}
 }
 
-// judged adds the faults of an id that are sure. A record that could not be decoded is read again,
-// whole.
-func (a *auditor) judged(ctx context.Context, found []Fault, s *queue.Shard, t, swept *idFacts, sure []FaultKind) []Fault {
-	for _, v := range t.judge() {
+// addVerified adds the verified faults of an id. It reads a record that could not be decoded again,
+// as a whole.
+func (a *auditor) addVerified(ctx context.Context, found []Fault, s *queue.Shard, t, swept *idFacts, sure []FaultKind) []Fault {
+	for _, v := range t.findFaults() {
 		if slices.Contains(sure, v.kind) {
 			found = append(found, Fault{Kind: v.kind, Queue: s.Queue, Shard: s.Index, ID: t.id, What: v.what})
 		}
@@ -105,12 +105,12 @@ func (a *auditor) judged(ctx context.Context, found []Fault, s *queue.Shard, t, 
 		key := map[string]string{"jobs": s.Keys().Jobs, "parked": s.Keys().Parked, "morgue": s.Keys().Morgue}[b.within]
 		reply, err := s.DB().Do(ctx, "read a record", "HGET", key, t.id)
 		record := redisdb.Text(reply)
-		if reply == nil || err != nil || !unreadable(t.id, record) || b.within == "jobs" && record == "x" {
+		if reply == nil || err != nil || !isUnreadable(t.id, record) || b.within == "jobs" && record == "x" {
 			continue
 		}
 		if packed.IsLater(record) {
 			found = append(found, Fault{Kind: LaterRecord, Queue: s.Queue, Shard: s.Index, ID: t.id,
-				What: fmt.Sprintf("its record in %s is of form %q, of a later release: look with the command of that release", b.within, record[0])})
+				What: fmt.Sprintf("its record in %s has form %q of a later release; audit it with the command of that release", b.within, record[0])})
 			continue
 		}
 		found = append(found, Fault{Kind: DamagedRecord, Queue: s.Queue, Shard: s.Index, ID: t.id,
@@ -122,8 +122,8 @@ func (a *auditor) judged(ctx context.Context, found []Fault, s *queue.Shard, t, 
 // factsValues is how many values lua/audit.lua answers per id.
 const factsValues = 19
 
-// facts asks where ids are, all at one instant.
-func facts(ctx context.Context, s *queue.Shard, ids []string, ready bool) ([]*idFacts, error) {
+// readFacts reads where ids are, all at one instant.
+func readFacts(ctx context.Context, s *queue.Shard, ids []string, ready bool) ([]*idFacts, error) {
 	args := []any{0}
 	if ready {
 		args[0] = 1
@@ -146,7 +146,7 @@ func facts(ctx context.Context, s *queue.Shard, ids []string, ready bool) ([]*id
 	return facts, nil
 }
 
-// factsOf reads what lua/audit.lua says of one id.
+// factsOf decodes the answer of lua/audit.lua for an id.
 func factsOf(id string, r []any) *idFacts {
 	text := func(i int) string { v, _ := r[i].(string); return v }
 	count := func(i int) int { v, _ := r[i].(int64); return int(v) }
@@ -159,7 +159,7 @@ func factsOf(id string, r []any) *idFacts {
 	}
 }
 
-// placeOf reads a score; "" is no place.
+// placeOf parses a score. "" is no place.
 func placeOf(text string) place {
 	if text == "" {
 		return place{}
@@ -168,10 +168,10 @@ func placeOf(text string) place {
 	return place{in: true, at: int64(at)}
 }
 
-// Sums of a shard: counters, flights, payloads of crowded ids.
+// The counters of a shard.
 
-// sum is a counter and what it counts, all in one hash, so that watching the hash is
-// enough: a script that changes the counter changes the hash.
+// sum is a counter and the hash whose fields it counts. A script that changes the counter changes
+// the hash in the same step. So it is enough to watch the hash.
 type sum struct {
 	kind        FaultKind
 	field, hash string
@@ -191,13 +191,13 @@ func sumsOf(s *queue.Shard) []sum {
 	}
 }
 
-// sums checks the counters. Where the sweep gives the same sum, that is enough; else it is
-// counted again while nothing changes.
-func (a *auditor) sums(ctx context.Context, s *queue.Shard, v *snapshot) error {
+// checkSums checks the counters. If the sweep found the same number, the counter is right.
+// Otherwise it counts again while nothing changes.
+func (a *auditor) checkSums(ctx context.Context, s *queue.Shard, v *snapshot) error {
 	for i, seen := range []int{v.tombs, v.dead} {
 		one := sumsOf(s)[i]
 		if one.kind == MorgueCount && v.deadBroken {
-			continue // what a damaged record holds cannot be counted
+			continue // the payloads of a damaged record cannot be counted
 		}
 		reply, err := s.DB().Do(ctx, "read counters of "+s.String(), "HGET", s.Keys().Count, one.field)
 		if err != nil {
@@ -207,7 +207,7 @@ func (a *auditor) sums(ctx context.Context, s *queue.Shard, v *snapshot) error {
 		if n, err := strconv.Atoi(text); err == nil && n == seen || text == "" && seen == 0 {
 			continue
 		}
-		counted, said, settled, err := recount(ctx, s, one, false)
+		counted, said, settled, err := recountSum(ctx, s, one, false)
 		if err != nil {
 			return err
 		}
@@ -215,22 +215,23 @@ func (a *auditor) sums(ctx context.Context, s *queue.Shard, v *snapshot) error {
 		case !settled:
 			a.out.Unsettled = append(a.out.Unsettled, fmt.Sprintf("shard %s: %s", s, one.what))
 		case said != strconv.Itoa(counted) && (said != "" || counted != 0):
-			a.add(Fault{Kind: one.kind, Queue: s.Queue, Shard: s.Index, What: fmt.Sprintf("the counter %s says %q, there are %d %s", one.field, said, counted, one.what)})
+			a.addFaults(Fault{Kind: one.kind, Queue: s.Queue, Shard: s.Index, What: fmt.Sprintf("the counter %s is %q, but there are %d %s", one.field, said, counted, one.what)})
 		}
 	}
 	return nil
 }
 
-// recountTries is how often a sum is counted that changes meanwhile.
+// recountTries is how often to count a sum that changes meanwhile.
 const recountTries = 10
 
-// recount counts a sum while its hash does not change, and puts the counter right if asked.
-func recount(ctx context.Context, s *queue.Shard, one sum, mend bool) (counted int, said string, settled bool, err error) {
+// recountSum counts a sum while its hash does not change. If mend is true it also corrects the
+// counter.
+func recountSum(ctx context.Context, s *queue.Shard, one sum, mend bool) (counted int, said string, settled bool, err error) {
 	for range recountTries {
 		replies, unchanged, err := s.DB().IfUnchanged(ctx, "count "+s.String(), one.hash, func(do func(args ...any) (any, error)) ([]redisdb.Cmd, error) {
 			counted = 0
-			seen := map[string]bool{} // a scan may show a field twice
-			err := scan(do, "HSCAN", one.hash, func(flat []string) error {
+			seen := map[string]bool{} // a scan may return a field twice
+			err := scanKey(do, "HSCAN", one.hash, func(flat []string) error {
 				for i := 0; i+1 < len(flat); i += 2 {
 					if n := one.each(flat[i+1]); n != 0 && flat[i] != "" && !seen[flat[i]] {
 						seen[flat[i]] = true
@@ -255,8 +256,8 @@ func recount(ctx context.Context, s *queue.Shard, one sum, mend bool) (counted i
 	return 0, "", false, nil
 }
 
-// claim checks the fields of the claim against the flight list, read at one instant.
-func (a *auditor) claim(ctx context.Context, s *queue.Shard) error {
+// checkClaim checks the fields of the claim against the flight list, both read at one instant.
+func (a *auditor) checkClaim(ctx context.Context, s *queue.Shard) error {
 	replies, err := s.DB().Atomic(ctx, "read the claim of "+s.String(), redisdb.Cmd{"HGETALL", s.Keys().Claim}, redisdb.Cmd{"LLEN", s.Keys().Flight})
 	if err != nil {
 		return err
@@ -266,7 +267,7 @@ func (a *auditor) claim(ctx context.Context, s *queue.Shard) error {
 		a.holders[holder] = append(a.holders[holder], s)
 	}
 	for _, v := range judgeClaim(fields, int(redisdb.Int(replies[1]))) {
-		a.add(Fault{Kind: v.kind, Queue: s.Queue, Shard: s.Index, What: v.what})
+		a.addFaults(Fault{Kind: v.kind, Queue: s.Queue, Shard: s.Index, What: v.what})
 	}
 	return nil
 }

@@ -6,33 +6,36 @@ import (
 	"slices"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/envelope"
-	"github.com/lowkiq/lowkiq/internal/redisdb"
+	"github.com/lowkiq/lowkiq/internal/store/envelope"
+	"github.com/lowkiq/lowkiq/internal/store/redisdb"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
-// What people do to waiting jobs and to the morgue. None of it touches a flight: of an id in
-// flight, what was pushed meanwhile is what waits. Every call returns the number of ids it changed:
-// where an answer of Redis is lost and its script sent again, as go-redis does in a Redis Cluster,
-// what only the first one changed is not in it. ErrQuery: one is no id, and nothing was changed.
+// The functions below change waiting jobs and the morgue. None of them touches a flight: for an id
+// in flight they change the payloads that were pushed during the flight.
+//
+// Every function returns the number of ids that it changed. If an answer of Redis is lost and the
+// script is sent again, as go-redis does in a Redis Cluster, the number lacks the ids that only the
+// first call changed. After ErrQuery, which means that a text is no valid id, nothing was changed.
 
-// adminChunk is how many ids one script works on.
+// adminChunk is the maximum number of ids in a script call.
 const adminChunk = 500
 
-// Anywhere is wherever an id waits.
+// Anywhere means every state of a waiting id.
 const Anywhere State = ""
 
-// checkIDs refuses what is no id: nothing of a shard's own may be taken for a job.
+// checkIDs refuses invalid ids. Otherwise an entry of the shard itself could be taken for a job.
 func checkIDs(ids ...string) error {
 	for _, id := range ids {
 		if err := envelope.CheckID(id); err != nil {
-			return refuse("%q: %v", id[:min(len(id), 60)], err)
+			return refuseQuery("%q: %v", id[:min(len(id), 60)], err)
 		}
 	}
 	return nil
 }
 
-// byShard calls fn with the ids of each shard, at most adminChunk at once. ErrQuery: one is no id, and nothing was done.
+// byShard calls fn with the ids of each shard, at most adminChunk at once. If an id is invalid it
+// returns ErrQuery before the first call.
 func (j *Jobs) byShard(ids []string, fn func(*queue.Shard, []string) (int, error)) (total int, err error) {
 	if err := checkIDs(ids...); err != nil {
 		return 0, err
@@ -43,8 +46,8 @@ func (j *Jobs) byShard(ids []string, fn func(*queue.Shard, []string) (int, error
 		of[i] = append(of[i], id)
 	}
 	for i, all := range of {
-		for few := range slices.Chunk(all, adminChunk) {
-			n, err := fn(j.shards[i], few)
+		for part := range slices.Chunk(all, adminChunk) {
+			n, err := fn(j.shards[i], part)
 			total += n
 			if err != nil {
 				return total, fmt.Errorf("queue %q: %w", j.q.Name, err)
@@ -54,11 +57,11 @@ func (j *Jobs) byShard(ids []string, fn func(*queue.Shard, []string) (int, error
 	return total, nil
 }
 
-// some calls a script that does some of the ids and says how many, until all are done: ids with
-// many payloads take long, and Redis serves no other client meanwhile. One with very many takes
-// several calls. The first argument of the script says whether the call before began with the first
-// id.
-func some(ctx context.Context, s *queue.Shard, script *redisdb.Script, args []any, ids []string) (total int, err error) {
+// runOnIDs calls a script until it has processed all ids. Each call processes some of them and
+// answers how many, because ids with many payloads take long and Redis serves no other client
+// meanwhile. An id with very many payloads takes several calls. The first argument of the script
+// says whether the call before began with the first id.
+func runOnIDs(ctx context.Context, s *queue.Shard, script *redisdb.Script, args []any, ids []string) (total int, err error) {
 	var begun int64
 	for len(ids) > 0 {
 		all := append(make([]any, 0, 1+len(args)+len(ids)), begun)
@@ -88,49 +91,50 @@ func withIDs(args []any, ids []string) []any {
 	return args
 }
 
-// Delete forgets what waits for ids, if they are in that state; in StateMorgue, what the morgue
-// holds of them.
+// Delete deletes the waiting payloads of ids that are in a state. In StateMorgue it deletes the
+// buried payloads.
 func (j *Jobs) Delete(ctx context.Context, in State, ids ...string) (int, error) {
 	return j.byShard(ids, func(s *queue.Shard, ids []string) (int, error) {
 		if in == StateMorgue {
-			return some(ctx, s, j.db.Scripts.Forget, nil, ids)
+			return runOnIDs(ctx, s, j.db.Scripts.MorgueDelete, nil, ids)
 		}
-		return some(ctx, s, j.db.Scripts.Delete, []any{string(in)}, ids)
+		return runOnIDs(ctx, s, j.db.Scripts.Delete, []any{string(in)}, ids)
 	})
 }
 
-// Bury sends what waits for ids to the morgue, if they are in that state.
+// Bury sends the waiting payloads of ids that are in a state to the morgue.
 func (j *Jobs) Bury(ctx context.Context, in State, ids ...string) (int, error) {
-	return j.bury(ctx, in, "all", ids)
+	return j.buryIDs(ctx, in, "all", ids)
 }
 
-// BuryOldest sends the payload with the smallest score of each id to the morgue; the
-// rest is fresh and due now. Ids that are due already or in flight are left alone: a
+// BuryOldest sends the payload with the smallest score of each id to the morgue, and makes the rest
+// a fresh job that is due now. It leaves alone ids that are due already or in flight, because a
 // request that comes twice would bury two payloads.
 func (j *Jobs) BuryOldest(ctx context.Context, in State, ids ...string) (int, error) {
-	return j.bury(ctx, in, "oldest", ids)
+	return j.buryIDs(ctx, in, "oldest", ids)
 }
 
-func (j *Jobs) bury(ctx context.Context, in State, what string, ids []string) (int, error) {
+func (j *Jobs) buryIDs(ctx context.Context, in State, what string, ids []string) (int, error) {
 	return j.byShard(ids, func(s *queue.Shard, ids []string) (int, error) {
-		return some(ctx, s, j.db.Scripts.Kill, []any{string(in), what, s.Keys().Wake}, ids)
+		return runOnIDs(ctx, s, j.db.Scripts.Kill, []any{string(in), what, s.Keys().Wake}, ids)
 	})
 }
 
-// RunNow makes ids due now. Blocked ids stay blocked, held ones held.
+// RunNow makes ids due now. Blocked ids stay blocked, and held ids stay held.
 func (j *Jobs) RunNow(ctx context.Context, ids ...string) (int, error) {
 	return j.byShard(ids, func(s *queue.Shard, ids []string) (int, error) {
-		return some(ctx, s, j.db.Scripts.RunNow, []any{"", s.Keys().Wake}, ids)
+		return runOnIDs(ctx, s, j.db.Scripts.RunNow, []any{"", s.Keys().Wake}, ids)
 	})
 }
 
-// Requeue lets ids go on, fresh and due now: in StateMorgue their buried payloads, merged with
-// what waits; in StateBlocked the ids that wait for a person. ErrQuery: from is another state.
+// Requeue makes ids fresh jobs that are due now. In StateMorgue it returns their buried payloads
+// and merges them with the waiting payloads. In StateBlocked it unblocks the ids. Any other state
+// is an ErrQuery.
 func (j *Jobs) Requeue(ctx context.Context, from State, ids ...string) (int, error) {
 	if from != StateMorgue && from != StateBlocked {
-		return 0, refuse("requeue from %q: want %s or %s", from, StateMorgue, StateBlocked)
+		return 0, refuseQuery("requeue from %q: the state must be %s or %s", from, StateMorgue, StateBlocked)
 	}
 	return j.byShard(ids, func(s *queue.Shard, ids []string) (int, error) {
-		return some(ctx, s, j.db.Scripts.Requeue, []any{string(from), s.Keys().Wake}, ids)
+		return runOnIDs(ctx, s, j.db.Scripts.Requeue, []any{string(from), s.Keys().Wake}, ids)
 	})
 }

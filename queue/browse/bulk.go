@@ -4,37 +4,40 @@ import (
 	"context"
 	"slices"
 	"time"
+
+	"github.com/lowkiq/lowkiq/internal/process/memory"
 )
 
-// maxStep is how many jobs one step of a bulk action changes.
+// maxStep is the maximum number of jobs that a call of [Jobs.Bulk] changes.
 const maxStep = 10_000
 
-// Step is how far a bulk action got in one call.
+// Step is the result of a call of [Jobs.Bulk].
 type Step struct {
 	Changed  int    // jobs changed
-	Skipped  int    // jobs that were gone when their turn came
-	Examined int    // jobs looked at
-	Next     string // cursor of the next step, "" after the last one
-	Left     int    // jobs still to look at, of those there were at the start
+	Skipped  int    // jobs that had left their state before they were changed
+	Examined int    // jobs that the call has read
+	Next     string // cursor of the next step, "" after the last step
+	Left     int    // about how many jobs of the start are not read yet
 }
 
-// bulk is what a bulk action remembers between its steps.
+// bulk is the part of a cursor that a bulk action needs.
 type bulk struct {
 	Start int64 `json:"s"` // us
 	budget
 }
 
-// Bulk does something to the jobs that a query finds, at most query.Limit of them (0 = 10,000) in
-// one call: go on with the cursor of the step until it has none. To repeat a step, or to stop
-// between two, does no harm: each job is where the action found it, or where the action puts it.
+// Bulk applies an action to the jobs that a query finds, at most query.Limit of them (0 means
+// 10,000) in a call. Call it with the cursor of the step until the step has none. It is safe to
+// repeat a step, or to stop between two steps.
 //
-// The action is about the jobs of its start. It passes through each of their lists once and looks
-// at no more jobs of one than there were, so jobs that fail again meanwhile cannot keep it going;
-// those buried, blocked or made due since the start are left out. Where jobs are scheduled or fail
-// meanwhile that are due before others, as many of the last are not reached: repeat the action. Of
-// an id in flight it touches nothing.
+// The action applies to the jobs that exist at its start. It passes once through each of their
+// lists, and reads no more jobs of a list than the list had at the start. So jobs that fail again
+// meanwhile cannot keep it going. Jobs that were buried, blocked or made due since the start are
+// left out. Jobs that are scheduled or fail meanwhile, and are due before others, use up the
+// budget for as many jobs at the end. Repeat the action for these. It does not change jobs in
+// flight.
 //
-// After an error the step says what was done before, and where to go on.
+// After an error the step has the counts so far, and the cursor that continues the action.
 func (j *Jobs) Bulk(ctx context.Context, action *Action, query Query) (Step, error) {
 	limit := query.Limit
 	if limit == 0 {
@@ -46,48 +49,48 @@ func (j *Jobs) Bulk(ctx context.Context, action *Action, query Query) (Step, err
 	}
 	use := action.Name
 	if query.DryRun {
-		use = "count " + use // its cursor is no place to go on from with the action itself
+		use = "count " + use // its cursor must not continue the action itself
 	}
-	cur, err := j.readCursor(query.shape(use, j), query.Cursor)
+	cur, err := j.readCursor(query.hashShape(use, j), query.Cursor)
 	if err == nil && cur.Bulk == nil {
-		err = j.begin(ctx, query, &cur)
+		err = j.beginBulk(ctx, query, &cur)
 	}
 	if err != nil {
 		return Step{}, err
 	}
 	b := &bulkRun{jobs: j, action: action, query: query, cur: &cur, limit: limit}
-	b.walk = j.walk(b.bounded(), cur.Walk)
+	b.walk = j.newWalker(b.boundedQuery(), cur.Walk)
 	err = b.run(ctx)
 	return b.step, err
 }
 
-// checkBulk says what is wrong with a query for an action.
+// checkBulk returns an error if an action cannot be applied to the results of a query.
 func (query *Query) checkBulk(action *Action, limit int) error {
 	if !slices.Contains(action.States, query.State) {
-		return refuse("%s of state %q: want one of %s", action.Name, query.State, words(action.States))
+		return refuseQuery("%s of state %q: the state must be one of %s", action.Name, query.State, joinStates(action.States))
 	}
 	if limit < 1 || limit > maxStep {
-		return refuse("limit %d: want 1 to %d", limit, maxStep)
+		return refuseQuery("limit %d: must be between 1 and %d", limit, maxStep)
 	}
-	if query.searches() {
-		return refuse("%s of what a search finds: list it, and name the ids", action.Name)
+	if query.isSearch() {
+		return refuseQuery("%s does not apply to the results of a search; list them and name their ids", action.Name)
 	}
 	query.By, query.Reverse = ByDue, false
-	return query.check()
+	return query.fillAndCheck()
 }
 
-// begin notes when the action began, and how much there was.
-func (j *Jobs) begin(ctx context.Context, query Query, cur *cursor) error {
+// beginBulk records when the action began and how many jobs there are.
+func (j *Jobs) beginBulk(ctx context.Context, query Query, cur *cursor) error {
 	now, err := j.db.Time(ctx)
 	if err != nil {
 		return err
 	}
-	have, err := j.budget(ctx, query)
+	have, err := j.countBudget(ctx, query)
 	cur.Bulk, cur.Walk = &bulk{now.UnixMicro(), have}, &position{}
 	return err
 }
 
-// bulkRun is one call of a bulk action.
+// bulkRun is a call of a bulk action.
 type bulkRun struct {
 	jobs   *Jobs
 	action *Action
@@ -98,8 +101,8 @@ type bulkRun struct {
 	step   Step
 }
 
-// bounded is the query within the time of the start, where the time of a list is that of an event.
-func (b *bulkRun) bounded() Query {
+// boundedQuery returns the query without the jobs that were blocked or buried after the start.
+func (b *bulkRun) boundedQuery() Query {
 	query := b.query
 	start := time.UnixMicro(b.cur.Bulk.Start)
 	if (query.State == StateBlocked || query.State == StateMorgue) && (query.MaxTime.IsZero() || query.MaxTime.After(start)) {
@@ -108,44 +111,56 @@ func (b *bulkRun) bounded() Query {
 	return query
 }
 
-// run walks until the limit of the call, or the end.
+// run walks until the limit of the call, or to the end.
 func (b *bulkRun) run(ctx context.Context) error {
-	query := b.bounded()
-	for b.step.Changed+b.step.Skipped < b.limit && b.step.Examined < query.most() && b.left() {
-		room := min(adminChunk, b.limit-b.step.Changed-b.step.Skipped, query.most()-b.step.Examined)
-		batch, err := b.next(ctx, room)
+	query := b.boundedQuery()
+	for b.step.Changed+b.step.Skipped < b.limit && b.step.Examined < query.maxExamined() && b.hasMore() {
+		room := min(adminChunk, b.limit-b.step.Changed-b.step.Skipped, query.maxExamined()-b.step.Examined)
+		batch, err := b.nextBatch(ctx, room)
 		if err == nil {
-			err = b.jobs.lookAt(ctx, query, batch)
-		}
-		if err == nil {
-			err = b.act(ctx, query, batch)
+			err = b.loadAndApply(ctx, query, batch)
 		}
 		if err != nil || len(batch) == 0 {
-			b.note(err != nil)
+			b.noteNext(err != nil)
 			return err
 		}
 		for _, c := range batch {
 			b.walk.advance(c)
 		}
 		b.step.Examined += len(batch)
-		b.spend(batch)
+		b.spendBudget(batch)
 	}
-	b.note(b.left() && !b.walk.ended())
+	b.noteNext(b.hasMore() && !b.walk.ended())
 	return nil
 }
 
-// note says in the step where the action stands.
-func (b *bulkRun) note(more bool) {
+// noteNext records in the step where to continue.
+func (b *bulkRun) noteNext(more bool) {
 	if more {
 		b.step.Next, b.step.Left = b.cur.String(), max(1, b.cur.Bulk.Left)
 	}
 }
 
-// act does the action to those of a batch that are wanted, by the place where each was found.
-func (b *bulkRun) act(ctx context.Context, query Query, batch []candidate) error {
+// loadAndApply reads what the query needs to know of a batch, and applies the action.
+func (b *bulkRun) loadAndApply(ctx context.Context, query Query, batch []candidate) error {
+	scoped, end := memory.Scope(ctx)
+	defer end()
+	if err := b.jobs.loadHeads(scoped, query, batch); err != nil {
+		return err
+	}
+	err := b.applyAction(ctx, query, batch)
+	for i := range batch {
+		batch[i].head = nil
+	}
+	return err
+}
+
+// applyAction applies the action to the wanted jobs of a batch. It names each job's state as
+// found, so that the script skips jobs that have left it.
+func (b *bulkRun) applyAction(ctx context.Context, query Query, batch []candidate) error {
 	ids := map[State][]string{}
 	for _, c := range batch {
-		if query.wants(c) && !b.pushedSince(c) {
+		if query.wantsCandidate(c) && !b.pushedSince(c) {
 			ids[c.state] = append(ids[c.state], c.id)
 		}
 	}
@@ -171,53 +186,53 @@ func (b *bulkRun) act(ctx context.Context, query Query, batch []candidate) error
 	return nil
 }
 
-// pushedSince reports whether a job joined the line of those that are due after the start.
+// pushedSince reports whether a job joined the list of ready jobs after the start.
 func (b *bulkRun) pushedSince(c candidate) bool {
 	return c.state == StateReady && c.at > b.cur.Bulk.Start
 }
 
-// budget says how many jobs a bulk action may still look at. Lines and sorted sets have each their
-// own: what joins a line while the action passes through it must not use up what others of the
-// start need.
+// budget bounds how many jobs a bulk action may still read. Ready lists and sorted sets have
+// separate budgets, so that jobs that join a ready list meanwhile do not use up the budget of jobs
+// in sorted sets.
 type budget struct {
-	Left   int `json:"n"`           // about how many of the start are still to be looked at
-	Timed  int `json:"t,omitempty"` // in sorted sets
-	Groups int `json:"g,omitempty"` // groups of lines that were counted
-	Line   int `json:"l,omitempty"` // in the last of them: jobs that were there
-	Young  int `json:"y,omitempty"` // and jobs that joined it
+	Left   int `json:"n"`           // about how many jobs of the start are not read yet
+	Timed  int `json:"t,omitempty"` // jobs in sorted sets
+	Groups int `json:"g,omitempty"` // groups of shards with counted ready lists
+	Line   int `json:"l,omitempty"` // jobs that were in the last counted group
+	Young  int `json:"y,omitempty"` // jobs that joined that group since
 }
 
-// budget counts what there is at the start.
-func (j *Jobs) budget(ctx context.Context, query Query) (have budget, err error) {
-	if have.Left, err = j.size(ctx, query); err != nil {
+// countBudget counts the jobs at the start.
+func (j *Jobs) countBudget(ctx context.Context, query Query) (have budget, err error) {
+	if have.Left, err = j.countEntries(ctx, query); err != nil {
 		return have, err
 	}
 	have.Timed = have.Left
-	if query.lined() {
+	if query.hasReady() {
 		lines := 0
-		lines, err = j.size(ctx, Query{State: StateReady})
+		lines, err = j.countEntries(ctx, Query{State: StateReady})
 		have.Timed = max(0, have.Left-lines)
 	}
 	return have, err
 }
 
-// lined reports whether some of the jobs wait in lines.
-func (query *Query) lined() bool { return slices.Contains(statesOf(query.State), StateReady) }
+// hasReady reports whether some of the queried jobs are in ready lists.
+func (query *Query) hasReady() bool { return slices.Contains(statesOf(query.State), StateReady) }
 
-// lined reports whether the action stands in a line, and not in sorted sets.
-func (b *bulkRun) lined() bool {
-	return b.query.lined() && (b.query.State == StateReady || b.cur.Walk.Phase == 0)
+// inReady reports whether the action reads ready lists now, and not sorted sets.
+func (b *bulkRun) inReady() bool {
+	return b.query.hasReady() && (b.query.State == StateReady || b.cur.Walk.Phase == 0)
 }
 
-// left reports whether there may be something to look at.
-func (b *bulkRun) left() bool {
-	return b.cur.Bulk.Timed > 0 || b.lined() && b.cur.Walk.Group < lineGroups(b.jobs)
+// hasMore reports whether there may be more jobs to read.
+func (b *bulkRun) hasMore() bool {
+	return b.cur.Bulk.Timed > 0 || b.inReady() && b.cur.Walk.Group < lineGroups(b.jobs)
 }
 
-// next asks for the next candidates, as far as the budget allows.
-func (b *bulkRun) next(ctx context.Context, n int) ([]candidate, error) {
+// nextBatch returns the next candidates within the budget.
+func (b *bulkRun) nextBatch(ctx context.Context, n int) ([]candidate, error) {
 	have := &b.cur.Bulk.budget
-	if b.lined() && have.Groups > b.cur.Walk.Group {
+	if b.inReady() && have.Groups > b.cur.Walk.Group {
 		n = min(n, have.Line)
 	}
 	batch, err := b.walk.next(ctx, n)
@@ -229,16 +244,16 @@ func (b *bulkRun) next(ctx context.Context, n int) ([]candidate, error) {
 	}
 	if group := b.cur.Walk.Group; group >= have.Groups {
 		have.Groups = group + 1
-		have.Line, err = b.jobs.lineSize(ctx, group)
+		have.Line, err = b.jobs.countReady(ctx, group)
 		have.Line = max(have.Line, len(batch))
 		have.Young = have.Line
 	}
 	return batch, err
 }
 
-// spend takes what was looked at from the budget. A group of lines ends when all that was
-// there was seen.
-func (b *bulkRun) spend(batch []candidate) {
+// spendBudget subtracts a batch from the budget. The action leaves a group of ready lists once it
+// has seen all jobs that were there.
+func (b *bulkRun) spendBudget(batch []candidate) {
 	have := &b.cur.Bulk.budget
 	have.Left = max(0, have.Left-len(batch))
 	if batch[0].state != StateReady {
@@ -256,13 +271,13 @@ func (b *bulkRun) spend(batch []candidate) {
 		have.Line = 0
 		b.cur.Walk.Line = nil
 		b.cur.Walk.Group++
-		b.walk = b.jobs.walk(b.bounded(), b.cur.Walk)
+		b.walk = b.jobs.newWalker(b.boundedQuery(), b.cur.Walk)
 	}
 }
 
 func lineGroups(j *Jobs) int { return (len(j.shards) + lineGroup - 1) / lineGroup }
 
-// lineSize is how many entries the lines of a group have.
-func (j *Jobs) lineSize(ctx context.Context, group int) (int, error) {
-	return j.sizeIn(ctx, j.shards[group*lineGroup:min((group+1)*lineGroup, len(j.shards))], Query{State: StateReady})
+// countReady returns how many entries the ready lists of a group of shards have.
+func (j *Jobs) countReady(ctx context.Context, group int) (int, error) {
+	return j.countEntriesIn(ctx, j.shards[group*lineGroup:min((group+1)*lineGroup, len(j.shards))], Query{State: StateReady})
 }

@@ -9,19 +9,19 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/packed"
+	"github.com/lowkiq/lowkiq/internal/store/packed"
 )
 
-// A cursor is a place in a list, never an offset: what comes and goes before it does not shift what
-// comes after it. It is opaque, and carries the shape of its query, as a place in one list means
-// nothing in another.
+// A cursor is a place in a list and never an offset. So jobs that come or go before the place do
+// not shift the jobs after it. A cursor is opaque. It carries a hash of its query, because a place
+// in one list has no meaning in another list.
 
 type cursor struct {
-	Shape uint32    `json:"q"`
-	After *sortKey  `json:"a,omitempty"` // in a list that is sorted whole: the last job shown
-	Walk  *position `json:"w,omitempty"` // in a list that is walked through
-	Part  *look     `json:"p,omitempty"` // in a list that is searched: the id that comes next, of which a part was looked at
-	Bulk  *bulk     `json:"b,omitempty"`
+	Shape uint32     `json:"q"`
+	After *sortKey   `json:"a,omitempty"` // for a list that is sorted as a whole: the last job shown
+	Walk  *position  `json:"w,omitempty"` // for a list that is read in stored order
+	Part  *pendingID `json:"p,omitempty"` // for a search in a list: the next id, if the search stopped within it
+	Bulk  *bulk      `json:"b,omitempty"`
 }
 
 // sortKey is a job's place in a sorted list.
@@ -31,39 +31,40 @@ type sortKey struct {
 	ID      []byte `json:"i"`
 }
 
-// position is where a walk stands.
+// position is the place of a walker. Each kind of walker uses some of the fields.
 type position struct {
 	Phase int            `json:"p,omitempty"`
-	Timed *entry         `json:"t,omitempty"` // in sorted sets: the last id seen, of all shards
-	Group int            `json:"g,omitempty"` // in lines: which shards are walked through together
-	Line  map[int]recent `json:"l,omitempty"` // the last ids seen, by shard
-	Shard int            `json:"s,omitempty"` // in hashes: the shard, HSCAN's cursor and what it gave beyond the page
+	Timed *entry         `json:"t,omitempty"` // sorted sets: the last id seen, of all shards
+	Group int            `json:"g,omitempty"` // ready lists: the group of shards that are read together
+	Line  map[int]recent `json:"l,omitempty"` // ready lists: the last ids seen, by shard
+	Shard int            `json:"s,omitempty"` // hashes: the shard, HSCAN's cursor and the ids that it returned beyond the page
 	Hash  string         `json:"h,omitempty"`
 	Rest  [][]byte       `json:"m,omitempty"`
-	Look  []look         `json:"k,omitempty"` // in a search: ids that are to be looked at before the scan goes on
+	Look  []pendingID    `json:"k,omitempty"` // searches: ids to search before the scan continues
 }
 
-// recent is the last entries seen of a line, last first. If the last one has moved, the place is
-// the one before.
+// recent lists the last entries seen of a ready list, newest first. If the newest entry has moved,
+// the place is behind the entry before it.
 type recent []entry
 
-// recentLength is how many entries of a line may move between two pages before the place is lost.
+// recentLength is how many entries of a ready list may move between two pages before the place is
+// lost.
 const recentLength = 3
 
-func (t recent) and(m entry) recent {
+func (t recent) prepend(m entry) recent {
 	return append(recent{m}, t[:min(len(t), recentLength-1)]...)
 }
 
-// entry is an entry of a line or a sorted set. At is -1 for an entry without a job.
+// entry is an entry of a ready list or a sorted set. At is -1 for an entry without a job.
 type entry struct {
 	At int64  `json:"t"` // us
 	ID []byte `json:"i"`
 }
 
-// shape is a number for what must not change between pages.
-func (query Query) shape(use string, j *Jobs) uint32 {
+// hashShape returns a hash of everything that must stay the same between pages.
+func (query Query) hashShape(use string, j *Jobs) uint32 {
 	text := fmt.Sprintf("%s %q %q %d %q %q %q %q %q %d %d %d %d %t", use, j.q.Name, j.shards[0].Keys().Jobs, j.q.Shards, query.State, query.By, query.Kind,
-		query.MinID, query.MaxID, micros(query.MinTime), micros(query.MaxTime), query.MinRetry, query.MaxRetry, query.Reverse)
+		query.MinID, query.MaxID, unixMicros(query.MinTime), unixMicros(query.MaxTime), query.MinRetry, query.MaxRetry, query.Reverse)
 	if query.Search != (Search{}) {
 		text += fmt.Sprintf(" %q", query.Search)
 	}
@@ -81,7 +82,7 @@ func (c cursor) String() string {
 	return base64.RawURLEncoding.EncodeToString(text)
 }
 
-// readCursor reads a cursor; that of the first page is empty.
+// readCursor decodes a cursor. The cursor of the first page is "".
 func (j *Jobs) readCursor(shape uint32, text string) (cursor, error) {
 	if text == "" {
 		return cursor{Shape: shape}, nil
@@ -91,21 +92,21 @@ func (j *Jobs) readCursor(shape uint32, text string) (cursor, error) {
 	if err == nil {
 		err = json.Unmarshal(raw, &c)
 	}
-	if err != nil || !c.Walk.valid(j.q.Shards) || !c.Part.valid() || c.Walk == nil && (c.After == nil && c.Part == nil || c.Bulk != nil) {
-		return c, refuse("the cursor is damaged: want one that a page has given as its next")
+	if err != nil || !c.Walk.isValid(j.q.Shards) || !c.Part.isValid() || c.Walk == nil && (c.After == nil && c.Part == nil || c.Bulk != nil) {
+		return c, refuseQuery("the cursor is damaged: it must be the next cursor of a page")
 	}
 	if c.Shape != shape {
-		return c, refuse("the cursor belongs to another query: repeat the one that gave it, or begin without a cursor")
+		return c, refuseQuery("the cursor belongs to another query: repeat that query, or begin without a cursor")
 	}
 	return c, nil
 }
 
-func (p *position) valid(shards int) bool {
+func (p *position) isValid(shards int) bool {
 	if p == nil {
 		return true
 	}
 	for i, seen := range p.Line {
-		if i < 0 || i >= shards || len(seen) > recentLength { // each is looked for in the line
+		if i < 0 || i >= shards || len(seen) > recentLength { // the script looks for each entry in the list
 			return false
 		}
 	}
@@ -113,18 +114,18 @@ func (p *position) valid(shards int) bool {
 		return false
 	}
 	for i := range p.Look {
-		if !p.Look[i].valid() {
+		if !p.Look[i].isValid() {
 			return false
 		}
 	}
 	return p.Phase >= 0 && p.Group >= 0 && p.Shard >= 0 && p.Shard <= shards
 }
 
-func (l *look) valid() bool {
+func (l *pendingID) isValid() bool {
 	return l == nil || len(l.ID) > 0 && (len(l.Key) == 0 || len(l.Key) == packed.KeyBytes && l.Key[packed.KeyBytes-1] != math.MaxUint8)
 }
 
-func micros(t time.Time) int64 {
+func unixMicros(t time.Time) int64 {
 	if t.IsZero() {
 		return -1
 	}

@@ -11,14 +11,14 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/golden"
-	"github.com/lowkiq/lowkiq/internal/redistest"
-	"github.com/lowkiq/lowkiq/internal/tier"
+	"github.com/lowkiq/lowkiq/internal/testing/golden"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/tier"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
-// A cursor that a client has made up costs no more than one that a page has given: no long trails
-// to look for in a line, of which each is a search, and no more jobs than the page examines.
+// A cursor that a client has made up costs no more than a cursor of a page. It has no long trails,
+// because each entry of a trail is a search in a list, and it reads no more jobs than the page.
 func TestCursorsAreBounded(t *testing.T) {
 	tier.Usual(t)
 	t.Parallel()
@@ -27,10 +27,10 @@ func TestCursorsAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	ask := func(query Query, at position) (Page, error) {
-		if err := query.check(); err != nil {
+		if err := query.fillAndCheck(); err != nil {
 			t.Fatal(err)
 		}
-		query.Cursor = cursor{Shape: query.shape("page", jobs), Walk: &at}.String()
+		query.Cursor = cursor{Shape: query.hashShape("page", jobs), Walk: &at}.String()
 		return jobs.Page(t.Context(), query)
 	}
 	marks := make(recent, recentLength+1)
@@ -50,7 +50,7 @@ func TestCursorsAreBounded(t *testing.T) {
 	}
 }
 
-// jobsOn is a queue on a Redis of its own.
+// jobsOn returns a queue on a Redis of its own.
 func jobsOn(t testing.TB, shards int) *Jobs {
 	c, err := queue.Open(queue.Config{Redis: redistest.Start(t).URL(), Timeout: 10 * time.Second})
 	if err != nil {
@@ -64,9 +64,9 @@ func jobsOn(t testing.TB, shards int) *Jobs {
 	return Of(q)
 }
 
-// FuzzCursor: whatever a client sends as a cursor is a place in the list or is refused; a page
-// stays within its bounds. The text is a cursor's JSON, of which the shape is set right, so that it
-// gets beyond the first check.
+// FuzzCursor checks that any text is a place in the list or is refused, and that a page stays
+// within its bounds. The text is the JSON of a cursor. The test corrects its shape, so that it gets
+// past the first check.
 func FuzzCursor(f *testing.F) {
 	ctx := context.Background()
 	jobs := jobsOn(f, 3)
@@ -113,12 +113,12 @@ func FuzzCursor(f *testing.F) {
 	f.Fuzz(func(t *testing.T, which uint8, text []byte) {
 		query := queries[int(which%128)%len(queries)]
 		query.Reverse, query.Limit = which >= 128, 5
-		if err := query.check(); err != nil {
+		if err := query.fillAndCheck(); err != nil {
 			t.Fatal(err)
 		}
 		var cur cursor
 		if json.Unmarshal(text, &cur) == nil {
-			cur.Shape = query.shape("page", jobs)
+			cur.Shape = query.hashShape("page", jobs)
 			query.Cursor = cur.String()
 		} else {
 			query.Cursor = string(text)
@@ -130,8 +130,8 @@ func FuzzCursor(f *testing.F) {
 			}
 			return
 		}
-		if len(page.Jobs) > query.Limit || page.Examined > query.most() {
-			t.Errorf("cursor %s: got %d jobs of %d examined, want %d of %d at most", text, len(page.Jobs), page.Examined, query.Limit, query.most())
+		if len(page.Jobs) > query.Limit || page.Examined > query.maxExamined() {
+			t.Errorf("cursor %s: got %d jobs of %d examined, want %d of %d at most", text, len(page.Jobs), page.Examined, query.Limit, query.maxExamined())
 		}
 		if query.Cursor = page.Next; page.Next != "" {
 			if _, err := jobs.Page(ctx, query); err != nil {
@@ -145,7 +145,8 @@ func FuzzCursor(f *testing.F) {
 	})
 }
 
-// TestGolden reads what every release has given out or stored, and writes the same today.
+// TestGolden reads cursors that earlier releases have written, and checks that this release writes
+// the same.
 func TestGolden(t *testing.T) {
 	t.Parallel()
 	place := cursor{Shape: 12345, After: &sortKey{Retries: 2, At: 1763600000000000, ID: []byte("a\xff")}}
@@ -153,17 +154,6 @@ func TestGolden(t *testing.T) {
 		jobs := &Jobs{q: &queue.Queue{Queue: lowkiq.Queue{Name: "orders", Shards: 16}}}
 		if got, err := jobs.readCursor(12345, stored); err != nil || !reflect.DeepEqual(got, place) {
 			t.Errorf("got %+v %v, want %+v", got, err, place)
-		}
-	})
-	timings := map[string]Timing{"orders": {Handler: Histogram{map[int]uint64{-8: 2, 0: 1}, 1.5}, Wait: Histogram{map[int]uint64{3: 3}, 4.25}}}
-	text, err := json.Marshal(timings)
-	if err != nil {
-		t.Fatal(err)
-	}
-	golden.Check(t, "timings", string(text), func(t *testing.T, stored string) {
-		var got map[string]Timing
-		if err := json.Unmarshal([]byte(stored), &got); err != nil || !reflect.DeepEqual(got, timings) {
-			t.Errorf("got %+v %v, want %+v", got, err, timings)
 		}
 	})
 }

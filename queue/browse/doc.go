@@ -1,25 +1,25 @@
-// Package browse shows a queue's jobs to people and programs, and does what they ask for.
+// Package browse lists the jobs of a queue for people and programs, and changes them on request.
 //
-// [Jobs] are those of one queue: pages of a list ([Jobs.Page]), one id ([Jobs.Job]), kinds of
-// errors ([Jobs.Errors]), how runs ended ([Jobs.Runs]), and the table of [Actions] on
-// jobs that are named ([Jobs.Apply]) or found by a query ([Jobs.Bulk]). A producer or a worker
-// needs none of it.
+// [Jobs] gives access to the jobs of a queue: pages of a list ([Jobs.Page]), a single id
+// ([Jobs.Job]), groups of errors ([Jobs.Errors]), the journal ([Jobs.Runs]), and the table of
+// [Actions] on jobs that are named ([Jobs.Apply]) or found by a query ([Jobs.Bulk]). Producers and
+// workers do not need this package.
 package browse
 
 import (
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/redisdb"
+	"github.com/lowkiq/lowkiq/internal/store/redisdb"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
-// Jobs are those of one queue. It is safe for concurrent use.
+// Jobs gives access to the jobs of a queue. It is safe for concurrent use.
 type Jobs struct {
 	q      *queue.Queue
 	db     *redisdb.DB
 	shards []*queue.Shard // by index
 
-	patience time.Duration // that a search has for a page
+	patience time.Duration // how long a search works on a page, full or not
 }
 
 // Of returns the jobs of a queue.

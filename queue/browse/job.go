@@ -2,19 +2,18 @@ package browse
 
 import (
 	"context"
-	"maps"
-	"slices"
-	"strconv"
+	"fmt"
 	"strings"
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/packed"
-	"github.com/lowkiq/lowkiq/internal/redisdb"
+	"github.com/lowkiq/lowkiq/internal/process/memory"
+	"github.com/lowkiq/lowkiq/internal/store/packed"
+	"github.com/lowkiq/lowkiq/internal/store/redisdb"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
-// State is where a job is.
+// State is the state of a job.
 type State string
 
 // The states of a job.
@@ -22,14 +21,14 @@ const (
 	StateReady     State = "ready"
 	StateScheduled State = "scheduled"
 	StateRetry     State = "retry"
-	StateFailed    State = "failed" // of queries only: ready or retry, with a retry count of at least 0
-	StateHeld      State = "held"   // people hold it, whether it has failed or not
+	StateFailed    State = "failed" // in queries only: ready or retry, with a retry count of at least 0
+	StateHeld      State = "held"   // held by a person, whether it has failed or not
 	StateInFlight  State = "in_flight"
 	StateBlocked   State = "blocked"
 	StateMorgue    State = "morgue"
 )
 
-// Count is how many ids of a shard or a queue are in a state.
+// Count returns how many ids of a shard or a queue are in a state.
 func Count(stats queue.Stats, in State) int {
 	return map[State]int{StateReady: stats.Jobs.Ready, StateScheduled: stats.Jobs.Scheduled, StateRetry: stats.Jobs.Retry, StateHeld: stats.Jobs.Held,
 		StateFailed: stats.Jobs.Failed, StateInFlight: stats.Jobs.InFlight, StateBlocked: stats.Jobs.Blocked, StateMorgue: stats.MorgueIDs}[in]
@@ -40,30 +39,30 @@ type Listed struct {
 	lowkiq.Job
 	State  State
 	Shard  int
-	Flight int64     // of a job in flight
-	Since  time.Time // of a job in flight: when it was popped
+	Flight int64     // number of the flight, for a job in flight
+	Since  time.Time // when a job in flight was popped
 	Parked int       // payloads pushed while the job was in flight
-	// Progress is what its handler noted last of a job in flight; nil: nothing.
+	// Progress is the last report of the handler of a job in flight, nil if there is none.
 	Progress *Progress
 
-	// On a page only, where payloads beyond 4 KiB per job, and what is long of an error, are cut
-	// off:
-	Count int  // payloads there are
-	Bytes int  // bytes they have
-	Cut   bool // Payloads or Error is not all of it; of a crowded job the first in push order are there
+	// Set on a page only, where payloads beyond 4 KiB per job and long errors are cut off.
+	Count int  // number of payloads
+	Bytes int  // bytes of all payloads
+	Cut   bool // Payloads or Error is incomplete; a crowded job has its first payloads in push order
 
-	// Damaged: its record cannot be read, so Error says how it begins, and of the job nothing but
-	// id and place is known. An audit finds it, and a repair moves it aside.
+	// Damaged means that the record cannot be read. Error then shows how the record begins, and
+	// only id and place of the job are known. An audit finds such records, and a repair moves them
+	// aside.
 	Damaged bool
 }
 
 // Range limits a list.
 type Range struct {
-	MinID, MaxID       string    // ids from MinID up to and including MaxID; "" = no limit
-	MinTime, MaxTime   time.Time // due times (in the morgue: times of burial); zero = no limit
-	MinRetry, MaxRetry int       // retry counts; both 0 = no limit
+	MinID, MaxID       string    // ids from MinID to MaxID, both included; "" means no limit
+	MinTime, MaxTime   time.Time // due times, or times of burial in the morgue; zero means no limit
+	MinRetry, MaxRetry int       // retry counts; both 0 means no limit
 	Reverse            bool      // largest first
-	Limit              int       // most jobs of one call
+	Limit              int       // maximum number of jobs of a call
 }
 
 func (r Range) hasID(id string) bool {
@@ -78,136 +77,123 @@ func (r Range) hasRetry(n int) bool {
 	return r.MinRetry == 0 && r.MaxRetry == 0 || n >= r.MinRetry && n <= r.MaxRetry
 }
 
-// Job finds one id: what is in flight, else what waits, else what the morgue has of
-// it. ok is false if there is nothing. ErrQuery: it is no id.
+// Job returns a job with all its payloads: the payloads in flight, else the waiting payloads, else
+// the buried payloads. ok is false if there are none. An invalid id is an ErrQuery. The memory
+// account of ctx pays for the job.
 func (j *Jobs) Job(ctx context.Context, id string) (job Listed, ok bool, err error) {
+	for _, in := range []State{"", StateMorgue} {
+		found, err := j.Find(ctx, in, id)
+		if err != nil {
+			return job, false, err
+		}
+		if found[0].State == "" {
+			continue
+		}
+		if err := memory.Take(ctx, copiesOfJob*int64(found[0].Bytes)+bytesOfPayload*int64(found[0].Count)); err != nil {
+			return job, false, fmt.Errorf("job %q has %d bytes of payloads: %w", id, found[0].Bytes, err)
+		}
+		if job, ok, err = j.loadJob(ctx, found[0]); ok || err != nil {
+			return job, ok, err
+		}
+	}
+	return job, false, nil
+}
+
+// Beginning is like Job, but reads only the payloads with the lowest scores: at most
+// BeginningPayloads of a crowded id and at most 1 MiB, where the last payload may be cut off.
+// Count, Bytes and Cut describe all payloads.
+func (j *Jobs) Beginning(ctx context.Context, id string) (job Listed, ok bool, err error) {
+	return j.findFirst(ctx, id, beginningExtent)
+}
+
+// Where is like Job without payloads. Count and Bytes describe them.
+func (j *Jobs) Where(ctx context.Context, id string) (job Listed, ok bool, err error) {
+	return j.findFirst(ctx, id, figuresExtent)
+}
+
+// findFirst looks for an id among jobs that wait or are in flight, then in the morgue.
+func (j *Jobs) findFirst(ctx context.Context, id string, of extent) (job Listed, ok bool, err error) {
 	if err := checkIDs(id); err != nil {
 		return job, false, err
 	}
-	s := j.q.Of(id)
-	jobs, err := load(ctx, s, s.Keys().Jobs, "w", []string{id})
-	if err != nil {
-		return job, false, err
+	for _, in := range []State{"", StateMorgue} {
+		found, err := j.readListed(ctx, in, of, []candidate{{id: id, shard: j.q.Of(id).Index}})
+		if err != nil {
+			return job, false, err
+		}
+		if found[0].State != "" {
+			return found[0], true, nil
+		}
 	}
-	if len(jobs) == 1 {
-		err := locate(ctx, s, &jobs[0])
-		return jobs[0], true, err
-	}
-	dead, err := load(ctx, s, s.Keys().Morgue, "m", []string{id})
-	if err != nil || len(dead) == 0 {
-		return job, false, err
-	}
-	dead[0].State = StateMorgue
-	return dead[0], true, nil
+	return job, false, nil
 }
 
-// locate finds the state of a job that has a record.
-func locate(ctx context.Context, s *queue.Shard, job *Listed) error {
-	r, err := s.DB().Pipeline(ctx, "find a job of "+s.String(),
-		redisdb.Cmd{"LPOS", s.Keys().Flight, job.ID},
-		redisdb.Cmd{"HGETALL", s.Keys().Claim},
-		redisdb.Cmd{"HGET", s.Keys().Parked, job.ID},
-		redisdb.Cmd{"ZSCORE", s.Keys().Due, job.ID},
-		redisdb.Cmd{"ZSCORE", s.Keys().Retry, job.ID},
-		redisdb.Cmd{"ZSCORE", s.Keys().Blocked, job.ID},
-		redisdb.Cmd{"HGET", s.Keys().Progress, job.ID})
-	if err != nil {
-		return err
-	}
-	place, claim, parked, due, retry, blocked := r[0], redisdb.Map(r[1]), r[2], r[3], r[4], r[5]
-	switch {
-	case queue.IsHeld(due) || queue.IsHeld(retry):
-		job.State = StateHeld
-	case place != nil:
-		job.State = StateInFlight
-		job.Flight = flightAt(claim, redisdb.Int(place))
-		job.Since = flightSince(claim, job.Flight)
-		job.Parked = countPayloads(redisdb.Text(parked))
-		job.progress(redisdb.Text(r[6]))
-	case due != nil:
-		job.State = StateScheduled
-	case retry != nil:
-		job.State = StateRetry
-	case blocked != nil:
-		job.State = StateBlocked
-	default:
-		job.State = StateReady
-	}
-	return nil
-}
+// BeginningPayloads is the maximum number of payloads of a crowded id that Beginning reads.
+const BeginningPayloads = 50
 
-// progress takes in what was noted of a job in flight, unless that was in an earlier flight: see lua/note.lua.
-func (job *Listed) progress(text string) {
+// copiesOfJob is how many copies of a job's bytes exist until it is answered: the reply of Redis
+// and the answer, which may be base64.
+const copiesOfJob = 3
+
+// setProgress sets the progress of a job in flight, unless it was reported in an earlier flight.
+// See lua/note.lua.
+func (job *Listed) setProgress(text string) {
 	if p, ok := progressOf(text); ok && !p.At.Before(job.Since) {
 		job.Progress = &p
 	}
 }
 
-// Kept is the state that handlers keep of an id, as it is stored; nil if there is none.
+// Kept returns the state that handlers keep for an id as it is stored, nil if there is none.
 func (j *Jobs) Kept(ctx context.Context, id string) ([]byte, error) {
+	if err := memory.Take(ctx, copiesOfJob*lowkiq.MaxStateBytes); err != nil {
+		return nil, err
+	}
 	s := j.q.Of(id)
 	reply, err := s.DB().Do(ctx, "read a state of "+s.String(), "HGET", s.Keys().States, id)
 	return redisdb.Bytes(reply), err
 }
 
-func countPayloads(record string) int {
-	if record == "" || record == "x" {
-		return 0
-	}
-	if record[0] == 'a' || record[0] == 'e' {
-		return 1
-	}
-	var job lowkiq.Job
-	_, n, _ := packed.DecodeHead(record, &job)
-	return n
-}
-
-func direction(r Range, n int) int {
+func directed(r Range, n int) int {
 	if r.Reverse {
 		return -n
 	}
 	return n
 }
 
-// load reads the records of ids from a hash, their spilled payloads included. Ids
-// without one are left out.
-func load(ctx context.Context, s *queue.Shard, hash, space string, ids []string) ([]Listed, error) {
-	if len(ids) == 0 {
-		return nil, nil
+// loadJob reads the record of a job that was found, with its spilled payloads. ok is false if the
+// job is gone.
+func (j *Jobs) loadJob(ctx context.Context, found Listed) (_ Listed, ok bool, err error) {
+	s := j.shards[found.Shard]
+	hash, space := s.Keys().Jobs, "w"
+	if found.State == StateMorgue {
+		hash, space = s.Keys().Morgue, "m"
 	}
-	reply, err := s.DB().Do(ctx, "read jobs of "+s.String(), withIDs([]any{"HMGET", hash}, ids)...)
+	reply, err := s.DB().Do(ctx, "read a job of "+s.String(), "HGET", hash, found.ID)
+	record := redisdb.Text(reply)
+	if err != nil || reply == nil || record == "x" {
+		return found, false, err
+	}
+	job, _, err := packed.Decode(found.ID, record, nil)
 	if err != nil {
-		return nil, err
+		return Listed{Job: lowkiq.Job{ID: found.ID}, Shard: found.Shard, State: found.State}.asDamaged(record), true, nil
 	}
-	records := redisdb.List(reply)
-	jobs := make([]Listed, 0, len(ids))
-	for i, id := range ids {
-		record, ok := records[i].(string)
-		if !ok || record == "x" {
-			continue
+	if record[0] == 's' {
+		if job.Payloads, err = j.readSpilled(ctx, s, space, found); err != nil {
+			return found, false, err
 		}
-		job, _, err := packed.Decode(id, record, nil)
-		if err != nil {
-			jobs = append(jobs, Listed{Shard: s.Index, Job: lowkiq.Job{ID: id}}.damaged(record))
-			continue
-		}
-		if record[0] == 's' {
-			if job.Payloads, err = spilled(ctx, s, space, id); err != nil {
-				return nil, err
-			}
-		}
-		jobs = append(jobs, Listed{Job: job, Shard: s.Index})
 	}
-	return jobs, nil
+	found.Job, found.Count, found.Bytes, found.Cut, found.Damaged = job, 0, 0, false, false
+	return found, true, nil
 }
 
-// spilled reads the payloads of a crowded id; see lua/lib/spill.lua.
-func spilled(ctx context.Context, s *queue.Shard, space, id string) ([]lowkiq.Payload, error) {
-	prefix := space + strconv.Itoa(len(id)) + ":" + id
-	from := "[" + prefix + ":"
+// readSpilled reads the payloads of a crowded id; see lua/lib/spill.lua. There may be more payloads
+// now than when the job was found.
+func (j *Jobs) readSpilled(ctx context.Context, s *queue.Shard, space string, found Listed) ([]lowkiq.Payload, error) {
+	prefix := packed.SpillPrefix(space, found.ID)
+	from, to, room := "["+prefix, "("+strings.TrimSuffix(prefix, ":")+";", found.Bytes
 	var payloads []lowkiq.Payload
 	for {
-		reply, err := s.DB().Do(ctx, "read payloads of "+s.String(), "ZRANGEBYLEX", s.Keys().Spill, from, "("+prefix+";", "LIMIT", 0, 1000)
+		reply, err := s.DB().Do(ctx, "read payloads of "+s.String(), "ZRANGEBYLEX", s.Keys().Spill, from, to, "LIMIT", 0, 1000)
 		if err != nil {
 			return nil, err
 		}
@@ -216,9 +202,15 @@ func spilled(ctx context.Context, s *queue.Shard, space, id string) ([]lowkiq.Pa
 			return payloads, nil
 		}
 		for _, member := range members {
+			if room -= len(member); room < 0 {
+				if err := memory.Take(ctx, -copiesOfJob*int64(room)); err != nil {
+					return nil, err
+				}
+				room = 0
+			}
 			e, ok := packed.ParseSpill(member, true)
 			if !ok {
-				continue // damaged: check names it
+				continue // it is damaged; an audit reports it
 			}
 			p := lowkiq.Payload{Score: packed.KeyScore(e.Key)}
 			if _, err := packed.Open(e.Payload, &p); err != nil {
@@ -230,39 +222,13 @@ func spilled(ctx context.Context, s *queue.Shard, space, id string) ([]lowkiq.Pa
 	}
 }
 
-// flightAt finds the flight to which a place in the flight list belongs; see
-// lua/lib/take_out.lua. It is 0 if the claim's fields know none.
-func flightAt(claim map[string]string, place int64) int64 {
-	sizes := map[int64]int64{}
-	for field, value := range claim {
-		if number, ok := strings.CutPrefix(field, "#"); ok {
-			n, _ := strconv.ParseInt(number, 10, 64)
-			sizes[n], _ = strconv.ParseInt(value, 10, 64)
-		}
-	}
-	for _, n := range slices.Sorted(maps.Keys(sizes)) {
-		if place -= sizes[n]; place < 0 {
-			return n
-		}
-	}
-	return 0
-}
-
-// flightSince is when a flight was popped, zero if the claim does not say.
-func flightSince(claim map[string]string, flight int64) time.Time {
-	us, err := strconv.ParseInt(claim["@"+strconv.FormatInt(flight, 10)], 10, 64)
-	if err != nil {
-		return time.Time{}
-	}
-	return time.UnixMicro(us)
-}
-
-// Find finds many ids in few round trips, in the order asked for: in the morgue if in is
-// StateMorgue, and among what waits or is in flight if it is "". One that is not there has no
-// State. Of payloads it tells number and size, no data. ErrQuery: in is another state, or one is no id.
+// Find finds ids in a few round trips and returns them in the order of ids. If in is StateMorgue it
+// looks in the morgue, and if in is "" among jobs that wait or are in flight. Any other state and
+// an invalid id are an ErrQuery. An id that was not found has no State. The results have number and
+// size of payloads without their data.
 func (j *Jobs) Find(ctx context.Context, in State, ids ...string) ([]Listed, error) {
 	if in != "" && in != StateMorgue {
-		return nil, refuse("jobs by id in state %q: want morgue, or none for all others", in)
+		return nil, refuseQuery("jobs by id in state %q: the state must be morgue, or empty for all others", in)
 	}
 	if err := checkIDs(ids...); err != nil {
 		return nil, err
@@ -271,5 +237,5 @@ func (j *Jobs) Find(ctx context.Context, in State, ids ...string) ([]Listed, err
 	for i, id := range ids {
 		found[i] = candidate{id: id, shard: j.q.Of(id).Index}
 	}
-	return j.show(ctx, in, 0, found)
+	return j.readListed(ctx, in, figuresExtent, found)
 }

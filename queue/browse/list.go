@@ -8,87 +8,91 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/lowkiq/lowkiq/internal/process/memory"
 )
 
-// Order is what a page is sorted by.
+// Order is the order of a page.
 type Order string
 
 // The orders of a page.
 const (
 	ByDue     Order = "due"     // due times; ready jobs come first, in the order of their pops
-	ByTime    Order = "time"    // when a job was blocked or buried; for other states the same as ByDue
+	ByTime    Order = "time"    // when a job was blocked or buried; the same as ByDue for other states
 	ByID      Order = "id"      // bytes of the ids
 	ByRetries Order = "retries" // retry counts, then due times
 )
 
-// Bounds of one call.
+// Bounds of a call.
 const (
-	// MaxExamined is how many jobs one page or one step of a bulk action looks at; half as many
-	// where their records must be read to choose among them. A list that is not stored in the order
-	// asked for is sorted up to this size.
+	// MaxExamined is the maximum number of jobs that a page or a step of a bulk action reads,
+	// and half of that where it must read their records to choose among them. Lists that are not
+	// stored in the requested order are sorted up to this size.
 	MaxExamined = 10_000
 	maxPage     = 1000 // jobs on a page
-	cutBytes    = 4096 // of the payloads of a job on a page
+	cutBytes    = 4096 // bytes of payloads per job on a page
 	scriptBytes = 4 << 20
 )
 
-// Query says which jobs a page shows. Its zero value is the jobs that wait for a handler, first due
-// first.
+// Query selects the jobs of a page. The zero value selects the jobs that wait for a handler, the
+// first due job first.
 type Query struct {
-	Range // Limit: 1 to 1,000; 0 = 100
-	// State of the jobs. "" is ready, scheduled and retry; by id also held, in flight and blocked.
-	// [StateFailed] is those of ready and retry that have failed.
+	Range // Limit: 1 to 1,000; 0 means 100
+	// State is the state of the jobs. "" means ready, scheduled and retry, and with ByID also held,
+	// in flight and blocked. [StateFailed] means the failed jobs of ready and retry.
 	State State
-	// By is the order. Default ByDue, for jobs in flight ByID.
+	// By is the order. The default is ByDue, and ByID for jobs in flight.
 	By Order
-	// Kind is the kind of the last error, as Fingerprint gives it; NoKind for jobs without one. ""
-	// = any.
+	// Kind is the kind of the last error as Fingerprint returns it, or NoKind for jobs without a
+	// kind. "" means any.
 	Kind string
-	// Search: only jobs that say this. Without an order and a state all jobs are searched, but for those of the morgue, as
-	// they are stored.
+	// Search selects jobs by their contents. Without an order and a state it searches all jobs
+	// outside the morgue in stored order.
 	Search
-	// Waiting leaves out of a list of all states what is in flight or blocked.
+	// Waiting leaves jobs in flight and blocked jobs out of a list of all states.
 	Waiting bool
-	// Cursor is Page.Next of the page before, for the same query. "" = the first page.
+	// Cursor is Page.Next of the previous page of the same query. "" means the first page.
 	Cursor string
-	// DryRun has Bulk count what it would change, as Changed, and change nothing.
+	// DryRun makes Bulk count in Changed what it would change, and change nothing.
 	DryRun bool
 }
 
 // Page is a part of a list.
 //
-// The pages of a query together are its list. Meanwhile jobs come and go: what stays where it
-// is, is neither skipped nor shown twice; what moves (is pushed, popped, fails, is made due) may be
-// shown, in its old place or its new one, or in both. There are two exceptions: where Ordered is
-// false, a job may be shown twice while Redis changes the size of its table, and so may ids in
-// quarantine when one of them is deleted.
+// The pages of a query together are its list, although jobs come and go between two pages. A job
+// that stays in place is neither skipped nor shown twice. A job that moves (is pushed, popped,
+// fails or is made due) may be shown in its old place, its new place or both. There are two
+// exceptions. If Ordered is false, a job may be shown twice while Redis resizes its hash table. Ids
+// in quarantine may be shown twice when one of them is deleted.
 type Page struct {
 	Jobs []Listed
-	// Next is the cursor of the next page, "" after the last one. A page may have fewer jobs
-	// than its limit, even none, and yet a next one.
+	// Next is the cursor of the next page, "" after the last page. A page with a next page may have
+	// fewer jobs than its limit, or none.
 	Next     string
-	Examined int // jobs looked at
-	// Ordered is false when the list was too long to be sorted as asked: its pages come in
-	// the order in which it is stored.
+	Examined int // jobs that were read
+	// Ordered is false if the list was too long to be sorted as requested. Its pages then come in
+	// stored order.
 	Ordered bool
-	// Through is the share of all jobs that the pages up to this one have searched, 0 to 1, where they are searched as they are stored.
+	// Through is the share of all jobs, 0 to 1, that this page and the pages before it have
+	// searched. It is set for searches in stored order.
 	Through float64
 }
 
-// ErrQuery is a query that makes no sense, or a cursor of another one. Errors that wrap it say what was wrong and what would be right.
+// ErrQuery is the error of a query that makes no sense, or with a cursor of another query. Errors
+// that wrap it say what is wrong and what would be right.
 var ErrQuery = errors.New("the query cannot be answered")
 
-// refusal is an ErrQuery in words of its own.
+// refusal is an ErrQuery with a text of its own.
 type refusal string
 
 func (r refusal) Error() string { return string(r) }
 func (r refusal) Unwrap() error { return ErrQuery }
 
-func refuse(format string, args ...any) error { return refusal(fmt.Sprintf(format, args...)) }
+func refuseQuery(format string, args ...any) error { return refusal(fmt.Sprintf(format, args...)) }
 
-// check fills in defaults and says what is wrong.
-func (query *Query) check() error {
-	if query.By == "" && query.State == "" && query.searches() {
+// fillAndCheck fills in defaults and returns an error if the query makes no sense.
+func (query *Query) fillAndCheck() error {
+	if query.By == "" && query.State == "" && query.isSearch() {
 		query.By = ByID
 	}
 	if query.By == "" || query.By == ByTime {
@@ -105,22 +109,22 @@ func (query *Query) check() error {
 	}
 	switch {
 	case !slices.Contains([]Order{ByDue, ByID, ByRetries}, query.By):
-		return refuse("order %q: want due, time, id or retries", query.By)
+		return refuseQuery("order %q: must be due, time, id or retries", query.By)
 	case query.State != "" && !slices.Contains(states, query.State):
-		return refuse("state %q: want %s, or none for any that waits", query.State, words(states))
+		return refuseQuery("state %q: must be %s, or empty for all waiting jobs", query.State, joinStates(states))
 	case query.By == ByRetries && !slices.Contains([]State{StateRetry, StateFailed, StateBlocked, StateMorgue}, query.State):
-		return refuse("by retries, failed jobs are sorted: want state retry, failed, blocked or morgue, not %s", query.State)
+		return refuseQuery("only failed jobs are sorted by retries: the state must be retry, failed, blocked or morgue, not %s", query.State)
 	case query.Limit < 1 || query.Limit > maxPage:
-		return refuse("limit %d: want 1 to %d", query.Limit, maxPage)
+		return refuseQuery("limit %d: must be between 1 and %d", query.Limit, maxPage)
 	}
-	return query.Search.check()
+	return query.Search.checkTexts()
 }
 
-// states are those of a list.
+// states lists the states that a query may have.
 var states = []State{StateReady, StateScheduled, StateRetry, StateFailed, StateHeld, StateInFlight, StateBlocked, StateMorgue}
 
-// words lists states for an error.
-func words(list []State) string {
+// joinStates returns a list of states for an error.
+func joinStates(list []State) string {
 	var text []string
 	for _, state := range list {
 		if state != "" {
@@ -130,27 +134,32 @@ func words(list []State) string {
 	return strings.Join(text, ", ")
 }
 
-// natural reports whether the list is stored in the order asked for.
-func (query *Query) natural() bool { return query.By == ByDue && query.State != StateInFlight }
+// inStoredOrder reports whether the list is stored in the requested order.
+func (query *Query) inStoredOrder() bool { return query.By == ByDue && query.State != StateInFlight }
 
-// Page reads a part of a list of jobs, in bounded time: it looks at MaxExamined jobs at most, and
-// of payloads and errors it reads a few KiB each (see Listed). ErrQuery: the query makes no sense,
-// or its cursor belongs to another one.
+// Page reads a part of a list in bounded time. It reads at most MaxExamined jobs, and a few KiB of
+// the payloads and the error of each (see [Listed]). A query that makes no sense, or a cursor of
+// another query, is an ErrQuery.
 func (j *Jobs) Page(ctx context.Context, query Query) (Page, error) {
-	if err := cmp.Or(query.check(), j.readable(query)); err != nil {
+	if err := cmp.Or(query.fillAndCheck(), j.checkReadable(query)); err != nil {
 		return Page{}, err
 	}
-	cur, err := j.readCursor(query.shape("page", j), query.Cursor)
+	cur, err := j.readCursor(query.hashShape("page", j), query.Cursor)
 	if err != nil {
 		return Page{}, err
 	}
-	if query.scans() {
+	if query.isSearch() {
+		if err := memory.Take(ctx, copiesOfFind*searchBytes); err != nil {
+			return Page{}, err
+		}
+	}
+	if query.isScan() {
 		return j.searchedPage(ctx, query, cur)
 	}
-	if cur.Walk == nil && !query.natural() {
+	if cur.Walk == nil && !query.inStoredOrder() {
 		var all []candidate
 		small := false
-		if err := j.gently(ctx, query, func() (err error) { all, small, err = j.gather(ctx, query); return err }); err != nil {
+		if err := j.runGently(ctx, query, func() (err error) { all, small, err = j.readShortList(ctx, query); return err }); err != nil {
 			return Page{}, err
 		}
 		if small {
@@ -160,25 +169,25 @@ func (j *Jobs) Page(ctx context.Context, query Query) (Page, error) {
 	return j.walkedPage(ctx, query, cur)
 }
 
-// walkedPage reads a page in the order of storage.
+// walkedPage reads a page in stored order.
 func (j *Jobs) walkedPage(ctx context.Context, query Query, cur cursor) (Page, error) {
 	if cur.Walk == nil {
 		cur.Walk = &position{}
 	}
-	w := j.walk(query, cur.Walk)
-	page := Page{Ordered: query.natural()}
+	w := j.newWalker(query, cur.Walk)
+	page := Page{Ordered: query.inStoredOrder()}
 	var found []candidate
 	full, cut, until := false, false, time.Time{}
-	for !full && !cut && page.Examined < query.most() && !(query.searches() && page.Examined > 0 && time.Now().After(until)) {
+	for !full && !cut && page.Examined < query.maxExamined() && !(query.isSearch() && page.Examined > 0 && time.Now().After(until)) {
 		var batch []candidate
-		err := j.gently(ctx, query, func() (err error) { batch, err = w.next(ctx, query.batch(len(found))); return err })
+		err := j.runGently(ctx, query, func() (err error) { batch, err = w.next(ctx, query.batchSize(len(found))); return err })
 		if err != nil || len(batch) == 0 {
 			if err != nil {
 				return Page{}, err
 			}
 			break
 		}
-		if query.searches() {
+		if query.isSearch() {
 			want := len(batch)
 			if !query.needsHeads() {
 				want = query.Limit - len(found)
@@ -189,7 +198,7 @@ func (j *Jobs) walkedPage(ctx context.Context, query Query, cur cursor) (Page, e
 			}
 			cut, batch = n < len(batch), batch[:n]
 		}
-		if err := j.lookAt(ctx, query, batch); err != nil {
+		if err := j.loadHeads(ctx, query, batch); err != nil {
 			return Page{}, err
 		}
 		for _, c := range batch {
@@ -198,7 +207,7 @@ func (j *Jobs) walkedPage(ctx context.Context, query Query, cur cursor) (Page, e
 			}
 			w.advance(c)
 			page.Examined++
-			if query.wants(c) && (cur.After == nil || query.compare(*cur.After, c.sortKey()) < 0) {
+			if query.wantsCandidate(c) && (cur.After == nil || query.compareKeys(*cur.After, c.sortKey()) < 0) {
 				found = append(found, c)
 			}
 		}
@@ -206,39 +215,41 @@ func (j *Jobs) walkedPage(ctx context.Context, query Query, cur cursor) (Page, e
 	if full || cut || !w.ended() {
 		page.Next = cur.String()
 	}
-	return page, j.present(ctx, query, &page, found)
+	return page, j.loadPage(ctx, query, &page, found)
 }
 
-// most is how many jobs one call looks at.
-func (query *Query) most() int {
+// maxExamined is the maximum number of jobs that a call reads.
+func (query *Query) maxExamined() int {
 	if query.needsHeads() {
 		return MaxExamined / 2
 	}
 	return MaxExamined
 }
 
-// batch is how many candidates to ask for: one more than is wanted tells whether there is more.
-func (query *Query) batch(found int) int {
-	if query.needsHeads() || query.filters() {
+// batchSize returns how many candidates to request. An extra candidate shows whether there are
+// more.
+func (query *Query) batchSize(found int) int {
+	if query.needsHeads() || query.hasFilters() {
 		return maxPage
 	}
 	return query.Limit - found + 1
 }
 
-// sortedPage sorts a whole list, short enough for that, and takes a page of it. A search looks at what is sorted, from the place of the
-// cursor on, so that its pages come in order, too, however much there is to look through.
+// sortedPage sorts a whole list that is short enough and takes a page from it. A search examines
+// the sorted list from the place of the cursor on. So its pages are sorted too, however much it has
+// to search.
 func (j *Jobs) sortedPage(ctx context.Context, query Query, cur cursor, all []candidate) (Page, error) {
-	if err := j.lookAt(ctx, query, all); err != nil {
+	if err := j.loadHeads(ctx, query, all); err != nil {
 		return Page{}, err
 	}
 	page := Page{Ordered: true, Examined: len(all)}
 	all = slices.DeleteFunc(all, func(c candidate) bool {
-		return !query.wants(c) || cur.After != nil && query.compare(*cur.After, c.sortKey()) >= 0
+		return !query.wantsCandidate(c) || cur.After != nil && query.compareKeys(*cur.After, c.sortKey()) >= 0
 	})
-	slices.SortFunc(all, func(x, y candidate) int { return query.compare(x.sortKey(), y.sortKey()) })
+	slices.SortFunc(all, func(x, y candidate) int { return query.compareKeys(x.sortKey(), y.sortKey()) })
 	all = slices.CompactFunc(all, func(x, y candidate) bool { return x.id == y.id })
 	n := min(len(all), query.Limit)
-	if query.searches() {
+	if query.isSearch() {
 		var until time.Time
 		var err error
 		if n, err = j.searchIn(ctx, query, all, &cur, query.Limit, &until); err != nil {
@@ -255,28 +266,28 @@ func (j *Jobs) sortedPage(ctx context.Context, query Query, cur cursor, all []ca
 	if more {
 		page.Next = cur.String()
 	}
-	return page, j.present(ctx, query, &page, slices.DeleteFunc(all, func(c candidate) bool { return c.silent }))
+	return page, j.loadPage(ctx, query, &page, slices.DeleteFunc(all, func(c candidate) bool { return c.mismatch }))
 }
 
-// present loads the jobs of a page. What moved since it was found is left out.
-func (j *Jobs) present(ctx context.Context, query Query, page *Page, found []candidate) error {
+// loadPage loads the jobs of a page. It leaves out jobs that have moved since they were found.
+func (j *Jobs) loadPage(ctx context.Context, query Query, page *Page, found []candidate) error {
 	var jobs []Listed
-	err := j.gently(ctx, query, func() (err error) { jobs, err = j.show(ctx, query.State, cutBytes, found); return err })
+	err := j.runGently(ctx, query, func() (err error) { jobs, err = j.readListed(ctx, query.State, listExtent, found); return err })
 	if err != nil {
 		*page = Page{}
 		return err
 	}
 	page.Jobs = make([]Listed, 0, len(jobs))
 	for _, job := range jobs {
-		if query.shows(job.State) {
+		if query.showsState(job.State) {
 			page.Jobs = append(page.Jobs, job)
 		}
 	}
 	return nil
 }
 
-// shows reports whether a job of this state belongs on the page.
-func (query *Query) shows(state State) bool {
+// showsState reports whether a job in this state belongs on the page.
+func (query *Query) showsState(state State) bool {
 	switch {
 	case query.State == StateFailed:
 		return state == StateReady || state == StateRetry
@@ -288,38 +299,38 @@ func (query *Query) shows(state State) bool {
 	return state == StateReady || state == StateScheduled || state == StateRetry
 }
 
-// wants applies the filters to what is known of a candidate.
-func (query *Query) wants(c candidate) bool {
-	if c.gone || c.silent || !query.hasID(c.id) || c.timed && !query.hasTime(microsTime(c.at)) {
+// wantsCandidate applies the filters to the known facts of a candidate.
+func (query *Query) wantsCandidate(c candidate) bool {
+	if c.gone || c.mismatch || !query.hasID(c.id) || c.timed && !query.hasTime(microsTime(c.at)) {
 		return false
 	}
 	if c.head == nil {
 		return true
 	}
-	return query.shows(c.head.State) && (query.State != StateFailed || c.head.State == StateRetry || c.head.RetryCount >= 0 && !c.head.Damaged) && query.hasTime(c.head.PerformAt) && query.hasRetry(c.head.RetryCount) &&
+	return query.showsState(c.head.State) && (query.State != StateFailed || c.head.State == StateRetry || c.head.RetryCount >= 0 && !c.head.Damaged) && query.hasTime(c.head.PerformAt) && query.hasRetry(c.head.RetryCount) &&
 		(query.Kind == "" || Fingerprint(c.head.Error) == strings.TrimSpace(query.Kind))
 }
 
-// filters reports whether some jobs of the list may not be wanted.
-func (query *Query) filters() bool {
+// hasFilters reports whether the query may leave out jobs of the list.
+func (query *Query) hasFilters() bool {
 	r := query.Range
 	r.Reverse, r.Limit = false, 0
-	return r != Range{} || query.Kind != "" || query.searches()
+	return r != Range{} || query.Kind != "" || query.isSearch()
 }
 
-// needsHeads reports whether the records must be read to filter or to sort.
+// needsHeads reports whether records must be read to filter or to sort.
 func (query *Query) needsHeads() bool {
 	return query.State == StateFailed || query.Kind != "" || query.MinRetry != 0 || query.MaxRetry != 0 || query.By == ByRetries ||
 		(query.State == StateInFlight || query.State == "" && query.By == ByID) && (query.By == ByDue || !query.MinTime.IsZero() || !query.MaxTime.IsZero())
 }
 
-// lookAt reads what must be known of candidates before they can be chosen or sorted.
-func (j *Jobs) lookAt(ctx context.Context, query Query, batch []candidate) error {
+// loadHeads reads the facts of candidates that are needed to filter and to sort them.
+func (j *Jobs) loadHeads(ctx context.Context, query Query, batch []candidate) error {
 	if !query.needsHeads() {
 		return nil
 	}
 	var heads []Listed
-	err := j.gently(ctx, query, func() (err error) { heads, err = j.show(ctx, query.State, 0, batch); return err })
+	err := j.runGently(ctx, query, func() (err error) { heads, err = j.readListed(ctx, query.State, figuresExtent, batch); return err })
 	if err != nil {
 		return err
 	}
@@ -330,8 +341,8 @@ func (j *Jobs) lookAt(ctx context.Context, query Query, batch []candidate) error
 	return nil
 }
 
-// compare says which of two places comes first on the pages.
-func (query *Query) compare(x, y sortKey) int {
+// compareKeys compares two places in the order of the pages.
+func (query *Query) compareKeys(x, y sortKey) int {
 	n := strings.Compare(string(x.ID), string(y.ID))
 	switch query.By {
 	case ByRetries:
@@ -339,5 +350,5 @@ func (query *Query) compare(x, y sortKey) int {
 	case ByDue:
 		n = cmp.Or(cmp.Compare(x.At, y.At), n)
 	}
-	return direction(query.Range, n)
+	return directed(query.Range, n)
 }

@@ -4,25 +4,25 @@ import (
 	"context"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/redisdb"
+	"github.com/lowkiq/lowkiq/internal/store/redisdb"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
-// Position says what stands between a waiting id and a handler.
+// Position describes what stands between a waiting id and a handler.
 type Position struct {
 	Now         time.Time   // by Redis's clock
-	Owner       queue.Owner // of the id's shard
-	Ahead       int         // ids that the shard takes before it; -1 if it is in no list of ready ids
-	InFlight    int         // ids of the shard that handlers have
-	Quarantined bool        // it waits in quarantine: it was in flight when its shard was seized
+	Owner       queue.Owner // owner of the id's shard
+	Ahead       int         // ids that the shard takes before it; -1 if it is not ready
+	InFlight    int         // ids of the shard in flight
+	Quarantined bool        // it is in quarantine, because it was in flight when its shard was seized
 	Crashes     int         // seizures that found it alone in flight
 }
 
 // positionDepth bounds the search for an id in the list of ready ids.
 const positionDepth = 100_000
 
-// Position looks where an id stands. It reads without a lock: on a moving queue the parts
-// may be of different moments.
+// Position returns where an id stands. It reads without a lock, so on a busy queue the parts may be
+// of different moments.
 func (j *Jobs) Position(ctx context.Context, id string) (Position, error) {
 	now, err := j.db.Time(ctx)
 	if err != nil {

@@ -5,17 +5,18 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/redisdb"
+	"github.com/lowkiq/lowkiq/internal/store/redisdb"
 )
 
-// Progress is what was noted last of a job in flight.
+// Progress is the last report of a handler about a job in flight.
 type Progress struct {
 	At    time.Time // by Redis's clock
 	Share float64   // 0 to 1
 	Log   string    // the last line
 }
 
-// progressOf reads a field of the key progress; see lua/note.lua. ok is false if it is none.
+// progressOf parses a field of the key progress; see lua/note.lua. ok is false for an invalid
+// field.
 func progressOf(text string) (p Progress, ok bool) {
 	head, line, ok1 := strings.Cut(text, "\n")
 	at, share, ok2 := strings.Cut(head, " ")

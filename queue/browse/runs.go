@@ -11,12 +11,13 @@ import (
 	"sync"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/journal"
-	"github.com/lowkiq/lowkiq/internal/redisdb"
+	"github.com/lowkiq/lowkiq/internal/process/memory"
+	"github.com/lowkiq/lowkiq/internal/store/journal"
+	"github.com/lowkiq/lowkiq/internal/store/redisdb"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
-// Run is one handler call for one id, as the journal has it.
+// Run is a handler call for an id as the journal records it.
 type Run = journal.Run
 
 // Verdict is how a run ended.
@@ -30,75 +31,76 @@ const (
 	RunCrashed   = journal.Crashed   // its worker died while the id ran alone
 	RunPostponed = journal.Postponed // its handler asked for a delay
 	RunCancelled = journal.Cancelled // a person ended it
-	RunExpired   = journal.Expired   // its time was over before a handler had it
+	RunExpired   = journal.Expired   // it expired before a handler got it
 )
 
-// Verdicts are all of them.
+// Verdicts returns all verdicts.
 func Verdicts() []Verdict { return journal.Verdicts() }
 
-// RunQuery says which runs are wanted. The zero value of a field asks for all.
+// RunQuery selects runs. The zero value of a field selects all.
 type RunQuery struct {
 	ID       string
 	Verdicts []Verdict
 	Node     string    // name of a node, or of an instance
 	Contains string    // in the id, the error or the log
-	Since    time.Time // not what was written before
-	Limit    int       // most runs; 0 or less: 100, at most 1,000
+	Since    time.Time // leaves out runs that were recorded before
+	Limit    int       // maximum number of runs, at most 1,000; 0 or less means 100
 }
 
-// Runs are some of a queue's runs.
+// Runs is a list of runs of a queue.
 type Runs struct {
 	List []Run
-	// Cursor is for RunsAfter: all runs that were written up to there were looked at.
+	// Cursor is for RunsAfter. All runs that were recorded up to it are taken into account.
 	Cursor int64
-	// Oldest is as far back as was looked: older runs, if the journal has any, are not in the list. It is the zero time
-	// if the journal was looked through to its end, or to RunQuery.Since.
+	// Oldest is how far back the journal was read. Older runs, if there are any, are not in the
+	// list. It is the zero time if the journal was read to its end or to RunQuery.Since.
 	Oldest time.Time
 }
 
-// Most runs of one answer, and how much of the journal one answer looks through, in bytes.
+// Bounds of an answer, and of the bytes of the journal that a script reads for it.
 const (
-	runsUsual  = 100
-	runsMost   = 1000
-	looksOne   = 256 << 10 // of a shard, by one script
-	looksSome  = 32 << 10  // of each of several shards, by one script
-	looksShard = 100       // shards of one pipeline
-	looksMost  = 64        // times that an answer asks
+	defaultRuns        = 100
+	maxRuns            = 1000
+	maxBytesAlone      = 256 << 10 // bytes of the only shard, by a script
+	maxBytesShared     = 32 << 10  // bytes of each of several shards, by a script
+	maxBytesTogether   = 4 << 20   // bytes of all shards together, by a round of scripts
+	maxShardsPipelined = 100       // shards in a pipeline
+	maxRounds          = 64        // rounds of scripts for an answer
 )
 
-func (q *RunQuery) limit() int {
+func (q *RunQuery) runLimit() int {
 	if q.Limit < 1 {
-		return runsUsual
+		return defaultRuns
 	}
-	return min(q.Limit, runsMost)
+	return min(q.Limit, maxRuns)
 }
 
-// has reports whether a run is wanted, of those that the script has found.
-func (q *RunQuery) has(r *Run) bool {
+// wantsRun applies the filters that the script has not applied.
+func (q *RunQuery) wantsRun(r *Run) bool {
 	if q.Node != "" && r.Instance != q.Node && !strings.HasPrefix(r.Instance, q.Node+"/") {
 		return false
 	}
 	return q.Contains == "" || strings.Contains(r.ID, q.Contains) || strings.Contains(r.Error, q.Contains) || strings.Contains(r.Log, q.Contains)
 }
 
-// wanted are the shards that may have such runs.
-func (j *Jobs) wanted(q *RunQuery) []*queue.Shard {
+// shardsFor returns the shards that may have such runs.
+func (j *Jobs) shardsFor(q *RunQuery) []*queue.Shard {
 	if q.ID != "" {
 		return []*queue.Shard{j.q.Of(q.ID)}
 	}
 	return j.shards
 }
 
-// reading is how far the journal of a shard was read.
-type reading struct {
+// journalReading is the state of reading the journal of a shard.
+type journalReading struct {
 	shard *queue.Shard
-	at    string // the entry to go on with; "": there is none
+	at    string // the next entry to read; "" if there is none
 	found []Run
-	ms    []int64 // when the entry of each was written
+	ms    []int64 // when the entry of each run was recorded
 }
 
-// upTo is when the entry to go on with was written, ms; ok is false if there is none.
-func (r *reading) upTo() (ms int64, ok bool) {
+// upTo returns when the next entry was recorded, in ms. ok is false if there is none.
+func (r *journalReading) upTo() (ms int64, ok bool) {
 	if r.at == "" {
 		return 0, false
 	}
@@ -111,59 +113,82 @@ func entryMillis(entry string) int64 {
 	return n
 }
 
-// read reads on in the journals of shards.
-func (j *Jobs) read(ctx context.Context, q *RunQuery, direction, last string, readings []*reading) error {
+// readJournals reads the next part of the journals of shards.
+func (j *Jobs) readJournals(ctx context.Context, q *RunQuery, direction, last string, readings []*journalReading) error {
 	script := j.db.Scripts.Runs
-	looks := looksSome
+	looks := min(maxBytesShared, maxBytesTogether/len(readings))
 	if len(readings) == 1 {
-		looks = looksOne
+		looks = maxBytesAlone
 	}
 	letters := ""
 	for _, v := range q.Verdicts {
 		letters += v.Letter()
 	}
-	for part := range slices.Chunk(readings, looksShard) {
+	for part := range slices.Chunk(readings, maxShardsPipelined) {
+		most := int64(len(part)) * int64(copiesOfRun*looks)
+		if err := memory.Take(ctx, most); err != nil {
+			return err
+		}
 		calls := make([]*redisdb.Call, len(part))
 		for i, r := range part {
-			calls[i] = &redisdb.Call{Script: script, Keys: r.shard.Keys().For(script), Args: []any{direction, r.at, last, q.ID, letters, q.limit(), looks}}
+			calls[i] = &redisdb.Call{Script: script, Keys: r.shard.Keys().For(script), Args: []any{direction, r.at, last, q.ID, letters, q.runLimit(), looks}}
 		}
 		j.db.RunAll(ctx, calls)
+		held := int64(0)
 		for i, r := range part {
 			if calls[i].Err != nil {
 				return fmt.Errorf("shard %s: read its journal: %w", r.shard, calls[i].Err)
 			}
-			if err := r.take(redisdb.Texts(calls[i].Reply), q); err != nil {
+			n, err := r.addAnswer(redisdb.Texts(calls[i].Reply), q)
+			if err != nil {
 				return fmt.Errorf("shard %s: %w", r.shard, err)
 			}
+			held += n
+		}
+		memory.Give(ctx, most)
+		if err := memory.Take(ctx, held); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// take takes in an answer of lua/runs.lua.
-func (r *reading) take(answer []string, q *RunQuery) error {
+// copiesOfRun is how many copies of a line exist until the runs are answered. bytesOfRun is the
+// memory of a run besides its line.
+const (
+	copiesOfRun = 3
+	bytesOfRun  = 1 << 10
+)
+
+// addAnswer adds an answer of lua/runs.lua and returns how many bytes it keeps.
+func (r *journalReading) addAnswer(answer []string, q *RunQuery) (held int64, err error) {
 	if len(answer) == 0 || len(answer)%3 != 1 {
-		return fmt.Errorf("%w: runs answered %.60q", journal.ErrEntry, answer)
+		return 0, fmt.Errorf("%w: runs answered %.60q", journal.ErrEntry, answer)
 	}
 	r.at = answer[0]
 	for entry := range slices.Chunk(answer[1:], 3) {
 		ms := entryMillis(entry[0])
 		runs, err := journal.Parse(entry[2], entry[1], time.UnixMilli(ms))
 		if err != nil {
-			return err
+			return 0, err
 		}
+		kept := false
 		for i := range runs {
-			if runs[i].Shard = r.shard.Index; q.has(&runs[i]) {
+			if runs[i].Shard = r.shard.Index; q.wantsRun(&runs[i]) {
 				r.found, r.ms = append(r.found, runs[i]), append(r.ms, ms)
+				held, kept = held+bytesOfRun, true
 			}
 		}
+		if kept { // a run refers to the lines of its entry
+			held += copiesOfRun * int64(len(entry[2]))
+		}
 	}
-	return nil
+	return held, nil
 }
 
-// Runs lists the newest runs, the last one first.
+// Runs returns the last runs, newest first.
 func (j *Jobs) Runs(ctx context.Context, q RunQuery) (list Runs, err error) {
-	now, err := j.clock(ctx)
+	now, err := j.lastFullMillisecond(ctx)
 	if err != nil {
 		return list, err
 	}
@@ -172,16 +197,16 @@ func (j *Jobs) Runs(ctx context.Context, q RunQuery) (list Runs, err error) {
 	if !q.Since.IsZero() {
 		last = strconv.FormatInt(max(0, q.Since.UnixMilli()), 10)
 	}
-	var all []*reading
-	for _, s := range j.wanted(&q) {
-		all = append(all, &reading{shard: s, at: "+"})
+	var all []*journalReading
+	for _, s := range j.shardsFor(&q) {
+		all = append(all, &journalReading{shard: s, at: "+"})
 	}
 	open, floor := all, int64(0)
 	for n := 0; ; n++ {
-		if err := j.read(ctx, &q, "new", last, open); err != nil {
+		if err := j.readJournals(ctx, &q, "new", last, open); err != nil {
 			return Runs{}, err
 		}
-		// What was written after floor is known of all shards.
+		// All runs that were recorded after floor are known, in all shards.
 		floor = 0
 		for _, r := range all {
 			if ms, ok := r.upTo(); ok {
@@ -200,7 +225,7 @@ func (j *Jobs) Runs(ctx context.Context, q RunQuery) (list Runs, err error) {
 				}
 			}
 		}
-		if len(open) == 0 || known >= q.limit() || n == looksMost {
+		if len(open) == 0 || known >= q.runLimit() || n == maxRounds {
 			break
 		}
 	}
@@ -211,24 +236,24 @@ func (j *Jobs) Runs(ctx context.Context, q RunQuery) (list Runs, err error) {
 			}
 		}
 	}
-	if q.ID == "" { // those of one id are in the order in which they were written, whatever clocks say
+	if q.ID == "" { // runs of an id stay in the order of their records, whatever clocks say
 		slices.SortStableFunc(list.List, func(x, y Run) int { return y.Ended.Compare(x.Ended) })
 	}
 	switch {
-	case len(list.List) > q.limit():
-		list.List = list.List[:q.limit()]
-		list.Oldest = list.List[q.limit()-1].Ended
+	case len(list.List) > q.runLimit():
+		list.List = list.List[:q.runLimit()]
+		list.Oldest = list.List[q.runLimit()-1].Ended
 	case floor > 0:
 		list.Oldest = time.UnixMilli(floor)
 	}
 	return list, nil
 }
 
-// RunsAfter lists the runs that were written after a cursor, the first one first. It misses none, and lists none twice,
-// as long as Redis's clock is not set back; the same cursor comes back while there are none. A millisecond is listed
-// whole, so there may be more than asked for.
+// RunsAfter returns the runs that were recorded after a cursor, oldest first. It misses none
+// and returns none twice, as long as Redis's clock is not set back. While there are none it returns
+// the same cursor. All runs of a millisecond come together, so there may be more than the limit.
 func (j *Jobs) RunsAfter(ctx context.Context, cursor int64, q RunQuery) (list Runs, err error) {
-	now, err := j.clock(ctx)
+	now, err := j.lastFullMillisecond(ctx)
 	if err != nil {
 		return list, err
 	}
@@ -240,17 +265,17 @@ func (j *Jobs) RunsAfter(ctx context.Context, cursor int64, q RunQuery) (list Ru
 	if from > now {
 		return list, nil
 	}
-	var all []*reading
-	for _, s := range j.wanted(&q) {
-		all = append(all, &reading{shard: s, at: strconv.FormatInt(from, 10)})
+	var all []*journalReading
+	for _, s := range j.shardsFor(&q) {
+		all = append(all, &journalReading{shard: s, at: strconv.FormatInt(from, 10)})
 	}
 	last := strconv.FormatInt(now, 10)
 	for open := all; len(open) > 0; {
-		if err := j.read(ctx, &q, "old", last, open); err != nil {
+		if err := j.readJournals(ctx, &q, "old", last, open); err != nil {
 			return Runs{}, err
 		}
-		// A shard of which not even the first millisecond is known is read on.
-		open = slices.DeleteFunc(slices.Clone(open), func(r *reading) bool {
+		// Read on where not even the first millisecond is complete.
+		open = slices.DeleteFunc(slices.Clone(open), func(r *journalReading) bool {
 			ms, more := r.upTo()
 			return !more || ms > from
 		})
@@ -276,7 +301,7 @@ func (j *Jobs) RunsAfter(ctx context.Context, cursor int64, q RunQuery) (list Ru
 	slices.SortStableFunc(found, func(x, y timed) int { return cmp.Or(cmp.Compare(x.ms, y.ms), x.Ended.Compare(y.Ended)) })
 	list.Cursor = upTo
 	for i := range found {
-		if i >= q.limit() && found[i].ms != found[i-1].ms {
+		if i >= q.runLimit() && found[i].ms != found[i-1].ms {
 			list.Cursor = found[i-1].ms
 			break
 		}
@@ -285,8 +310,9 @@ func (j *Jobs) RunsAfter(ctx context.Context, cursor int64, q RunQuery) (list Ru
 	return list, nil
 }
 
-// clock is the last millisecond that is over for all masters: what is written from now on comes after it.
-func (j *Jobs) clock(ctx context.Context) (ms int64, err error) {
+// lastFullMillisecond returns the last millisecond that is over for all masters. Later entries are
+// recorded after it.
+func (j *Jobs) lastFullMillisecond(ctx context.Context) (ms int64, err error) {
 	var mu sync.Mutex
 	ms = math.MaxInt64
 	err = j.db.EachMaster(ctx, func(ctx context.Context, master *redisdb.DB) error {

@@ -13,116 +13,125 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/packed"
-	"github.com/lowkiq/lowkiq/internal/redisdb"
+	"github.com/lowkiq/lowkiq/internal/store/packed"
+	"github.com/lowkiq/lowkiq/internal/store/redisdb"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
-// There is no index: pushes and pops would pay for it. A search has Redis look through what it
-// stores, as lua/search.lua does, a script after another with rests between them (redisdb.DB.Slow),
-// and reads what that finds.
+// There is no index, because every push and pop would pay for it. A search makes Redis read through
+// what it stores. It runs lua/search.lua again and again with rests between the runs
+// (redisdb.DB.Slow), and decodes what the scripts find.
 
-// Search asks for jobs by what they say. All that is not "" must hold, of one payload. Text is compared byte by
-// byte with what is stored: of JSON that came by the API or a command that is without white space.
+// Search selects jobs by their contents. All fields that are not "" must match one payload. Text is
+// compared byte by byte with the stored text. JSON from the API or a command is stored without
+// white space.
 //
-// What is searched are the record of an id, what was pushed while it was in flight, and its payloads
-// in the spill, or all that the morgue has of it; not its state, its progress, results or the journal
-// ([RunQuery.Contains]). A record that is damaged is not found: an audit names it.
+// A search reads the record of an id, the payloads that were pushed during a flight, and payloads
+// in the spill, or all buried payloads of an id in the morgue. It does not read states, progress,
+// results or the journal ([RunQuery.Contains]). It does not find damaged records; an audit reports
+// them.
 type Search struct {
-	Contains string // in the id, or in the data of a payload. ErrQuery where the queue has a codec: its text is not in Redis
+	Contains string // in the id or in the data of a payload; an ErrQuery if the queue has a codec, because Redis does not have the text
 	Tag      string // one of the payload's tags, see lowkiq.Header.Tags
-	Error    string // in the text of the last error
+	Error    string // in the last error
 }
 
-// MaxSearch is the longest text of a search, bytes.
+// MaxSearch is the maximum length of a searched text, in bytes.
 const MaxSearch = 200
 
 // Bounds of a search.
 const (
-	searchTime  = time.Second // after which a page is given, full or not
-	searchBytes = 512 << 10   // that one script looks through
-	searchMost  = 500         // ids that one script takes from a table
-	searchLeast = 16
-	searchFan   = 16 // shards that are asked together: each script reads a few payloads, however large
+	searchTime  = time.Second // then a page ends, full or not
+	searchBytes = 512 << 10   // bytes that a script reads
+	// copiesOfFind is how many copies of these bytes exist while they are compared. A script may
+	// exceed searchBytes by a payload, which is safe because scripts of searches run one at a time.
+	copiesOfFind    = 2
+	maxSearchIDs    = 500 // ids that a script takes from a hash
+	minSearchIDs    = 16
+	maxSearchShards = 16 // shards in a pipeline; each script reads a few payloads, however large they are
 )
 
-func (query *Query) searches() bool { return query.Search != (Search{}) }
+func (query *Query) isSearch() bool { return query.Search != (Search{}) }
 
-// scans reports whether all records are searched, as they are stored, and not those of a list.
-func (query *Query) scans() bool { return query.searches() && query.State == "" && query.By == ByID }
+// isScan reports whether the query searches all records in stored order, and not those of a list.
+func (query *Query) isScan() bool { return query.isSearch() && query.State == "" && query.By == ByID }
 
-func (s *Search) check() error {
+func (s *Search) checkTexts() error {
 	for name, text := range map[string]string{"contains": s.Contains, "tag": s.Tag, "error": s.Error} {
 		if len(text) > MaxSearch {
-			return refuse("%s has %d bytes: want at most %d", name, len(text), MaxSearch)
+			return refuseQuery("%s has %d bytes, at most %d are allowed", name, len(text), MaxSearch)
 		}
 	}
 	if strings.TrimSpace(s.Tag) != s.Tag || strings.Contains(s.Tag, ",") {
-		return refuse("tag %q: want one tag, without commas and white space around it", s.Tag)
+		return refuseQuery("tag %q: must be a single tag without commas, and without white space around it", s.Tag)
 	}
 	return nil
 }
 
-// readable says why payloads of the queue cannot be searched.
-func (j *Jobs) readable(query Query) error {
+// checkReadable returns an error if payloads of the queue cannot be searched.
+func (j *Jobs) checkReadable(query Query) error {
 	if codec := j.q.Codec(); codec != "" && query.Contains != "" {
-		return refuse("contains: payloads of queue %q are stored in codec %q, so Redis does not have their text: search for a tag or an error, or list by id", j.q.Name, codec)
+		return refuseQuery("contains: payloads of queue %q are stored in codec %q, so Redis does not have their text; search for a tag or an error, or list by id", j.q.Name, codec)
 	}
 	return nil
 }
 
-// gently is how what a search asks of Redis is asked; other queries ask at once.
-func (j *Jobs) gently(ctx context.Context, query Query, ask func() error) error {
-	if !query.searches() {
+// runGently runs a request to Redis. After a request of a search, the following searches rest for
+// the time that it took. Other queries do not wait.
+func (j *Jobs) runGently(ctx context.Context, query Query, ask func() error) error {
+	if !query.isSearch() {
 		return ask()
 	}
-	return j.db.Slow.Owe(ask) // what is found is shown at once: who searches next rests for it
+	return j.db.Slow.Owe(ask) // this search does not wait; the next search rests for it
 }
 
-// look is an id that is to be looked at, in the spill behind a key if there is one.
-type look struct {
+// pendingID is an id that is still to be searched. With a key, it is searched from that key of its
+// spill on.
+type pendingID struct {
 	ID  []byte `json:"i"`
 	Key []byte `json:"k,omitempty"`
 }
 
-// seeker has Redis look for some text. What it finds may have it elsewhere than where it is wanted.
-type seeker struct {
+// searcher makes Redis search for a text. A hit may contain the text outside of the wanted part, so
+// matchesHit checks it.
+type searcher struct {
 	jobs  *Jobs
 	from  State
-	bytes int       // that its scripts look through in one turn
-	text  string    // of an id or a payload; "" = any, of all three
-	tag   string    // of a payload, as JSON has it
-	fault string    // of an error
-	until time.Time // by which its turn at Redis must come; zero: it waits
+	bytes int       // bytes that its scripts read in a turn
+	text  string    // part of an id or a payload; in text, tag and fault, "" means any
+	tag   string    // tag of a payload as JSON has it
+	fault string    // part of an error
+	until time.Time // deadline for its turn at Redis; zero means that it waits
 }
 
-func (j *Jobs) seeker(query Query) seeker {
+func (j *Jobs) newSearcher(query Query) searcher {
 	text, err := json.Marshal(query.Tag)
 	if err != nil {
 		panic(err) // it is a string
 	}
-	return seeker{jobs: j, from: query.State, bytes: searchBytes, text: query.Contains, tag: string(text[1 : len(text)-1]), fault: query.Error}
+	return searcher{jobs: j, from: query.State, bytes: searchBytes, text: query.Contains, tag: string(text[1 : len(text)-1]), fault: query.Error}
 }
 
-// sought is what one script has looked at.
-type sought struct {
-	next   string // HSCAN's cursor, "" if there was no scan
-	looked int    // ids
-	left   []look // that there was no room for
-	late   bool   // its turn did not come in time: nothing was looked at
-	finds  []find
+// searchReply is the answer of lua/search.lua.
+type searchReply struct {
+	next   string      // HSCAN's cursor, "" if there was no scan
+	looked int         // ids that were read
+	left   []pendingID // ids that were not read to their end
+	late   bool        // its turn did not come in time, so nothing was read
+	finds  []searchHit
 }
 
-// find is a piece of an id in which there is the text.
-type find struct{ id, form, text string }
+// searchHit is a piece of an id that contains the text.
+type searchHit struct{ id, form, text string }
 
-// seek has one script look at ids of a shard, then at about count from a cursor of HSCAN; "" = none.
-func (s seeker) seek(ctx context.Context, shard *queue.Shard, todo []look, cursor string, count int) (r sought, err error) {
-	args := s.args(s.bytes, cursor, count, todo)
+// searchShard runs a script. It searches the ids of todo, then about count ids from a cursor of
+// HSCAN, if cursor is not "".
+func (s searcher) searchShard(ctx context.Context, shard *queue.Shard, todo []pendingID, cursor string, count int) (r searchReply, err error) {
+	args := s.scriptArgs(s.bytes, cursor, count, todo)
 	ran, err := s.jobs.db.Slow.By(ctx, s.until, func() error {
 		reply, err := shard.Run(ctx, s.jobs.db.Scripts.Search, args...)
 		if err == nil {
-			r, err = decodeSought(reply)
+			r, err = decodeSearch(reply)
 		}
 		return err
 	})
@@ -133,8 +142,8 @@ func (s seeker) seek(ctx context.Context, shard *queue.Shard, todo []look, curso
 	return r, nil
 }
 
-// args are those of lua/search.lua.
-func (s seeker) args(bytes int, cursor string, count int, todo []look) []any {
+// scriptArgs returns the arguments of lua/search.lua.
+func (s searcher) scriptArgs(bytes int, cursor string, count int, todo []pendingID) []any {
 	from := "waiting"
 	if s.from == StateMorgue {
 		from = "morgue"
@@ -146,16 +155,17 @@ func (s seeker) args(bytes int, cursor string, count int, todo []look) []any {
 	return args
 }
 
-// seekAll looks at ids of several shards in one turn, which together look through no more than one script may, but for the first
-// record of each. So a far Redis is asked once for them, and what it did is rested for once.
-func (s seeker) seekAll(ctx context.Context, todo []look) (r sought, err error) {
+// searchShards searches ids of several shards in one turn. Together the scripts read no more than
+// one script may, except for the first record of each. So a distant Redis costs a single round trip
+// and a single rest.
+func (s searcher) searchShards(ctx context.Context, todo []pendingID) (r searchReply, err error) {
 	var shards []*queue.Shard
-	by := map[*queue.Shard][]look{}
-	var rest []look
+	by := map[*queue.Shard][]pendingID{}
+	var rest []pendingID
 	for _, l := range todo {
 		shard := s.jobs.q.Of(string(l.ID))
 		if by[shard] == nil {
-			if len(shards) == searchFan {
+			if len(shards) == maxSearchShards {
 				rest = append(rest, l)
 				continue
 			}
@@ -166,12 +176,12 @@ func (s seeker) seekAll(ctx context.Context, todo []look) (r sought, err error) 
 	calls := make([]*redisdb.Call, len(shards))
 	for i, shard := range shards {
 		script := s.jobs.db.Scripts.Search
-		calls[i] = &redisdb.Call{Script: script, Keys: shard.Keys().For(script), Args: s.args(s.bytes/len(shards), "", 0, by[shard])}
+		calls[i] = &redisdb.Call{Script: script, Keys: shard.Keys().For(script), Args: s.scriptArgs(s.bytes/len(shards), "", 0, by[shard])}
 	}
 	ran, err := s.jobs.db.Slow.By(ctx, s.until, func() error {
 		s.jobs.db.RunAll(ctx, calls)
 		for i, call := range calls {
-			one, err := decodeSought(call.Reply)
+			one, err := decodeSearch(call.Reply)
 			if err = cmp.Or(call.Err, err); err != nil {
 				return fmt.Errorf("shard %s: %w", shards[i], err)
 			}
@@ -183,7 +193,7 @@ func (s seeker) seekAll(ctx context.Context, todo []look) (r sought, err error) 
 	return r, err
 }
 
-func decodeSought(reply any) (r sought, err error) {
+func decodeSearch(reply any) (r searchReply, err error) {
 	parts := redisdb.List(reply)
 	if len(parts) < 3 {
 		return r, fmt.Errorf("search answered %.60v", reply)
@@ -195,16 +205,16 @@ func decodeSought(reply any) (r sought, err error) {
 		return r, fmt.Errorf("search answered %d values, %d ids of them left", len(parts), left)
 	}
 	for one := range slices.Chunk(rest[:2*left], 2) {
-		r.left = append(r.left, look{[]byte(one[0]), []byte(one[1])})
+		r.left = append(r.left, pendingID{[]byte(one[0]), []byte(one[1])})
 	}
 	for one := range slices.Chunk(rest[2*left:], 3) {
-		r.finds = append(r.finds, find{one[0], one[1], one[2]})
+		r.finds = append(r.finds, searchHit{one[0], one[1], one[2]})
 	}
 	return r, nil
 }
 
-// payloads are those of a find; none if it cannot be read.
-func (f find) payloads() []lowkiq.Payload {
+// decodePayloads returns the payloads of a hit, none if it cannot be decoded.
+func (f searchHit) decodePayloads() []lowkiq.Payload {
 	if f.form == "p" {
 		var p lowkiq.Payload
 		if _, err := packed.Open(f.text, &p); err != nil {
@@ -219,52 +229,55 @@ func (f find) payloads() []lowkiq.Payload {
 	return job.Payloads
 }
 
-// has reports whether a find is what is searched for.
-func (s *Search) has(f find) bool {
+// matchesHit reports whether a hit is what the search selects.
+func (s *Search) matchesHit(f searchHit) bool {
 	if f.form == "" {
 		return true
 	}
 	named := strings.Contains(f.id, s.Contains)
-	return slices.ContainsFunc(f.payloads(), func(p lowkiq.Payload) bool {
+	return slices.ContainsFunc(f.decodePayloads(), func(p lowkiq.Payload) bool {
 		return (named || bytes.Contains(p.Data, []byte(s.Contains))) && (s.Tag == "" || slices.Contains(p.Header.Tags(), s.Tag))
 	})
 }
 
-// sift returns the ids that are what is searched for, and drops them from what is left to look at.
-func (s *Search) sift(r *sought, found map[string]bool) (ids []string) {
+// takeMatches returns the ids that the search selects, and drops them from the ids that are left to
+// search.
+func (s *Search) takeMatches(r *searchReply, found map[string]bool) (ids []string) {
 	for _, f := range r.finds {
-		if !found[f.id] && s.has(f) {
+		if !found[f.id] && s.matchesHit(f) {
 			found[f.id] = true
 			ids = append(ids, f.id)
 		}
 	}
-	r.left = slices.DeleteFunc(r.left, func(l look) bool { return found[string(l.ID)] })
+	r.left = slices.DeleteFunc(r.left, func(l pendingID) bool { return found[string(l.ID)] })
 	return ids
 }
 
-// searchIn looks at candidates one after the other, until so many are found or the time is over, and marks those that do not say what is
-// searched for. It returns how many it looked at; if it stopped within an id, the cursor says where to go on.
+// searchIn searches candidates one after the other until it has found want of them or the time is
+// over. It marks those that do not match, and returns how many it has searched. If it stopped
+// within an id, the cursor says where to continue.
 //
-// The time is until; zero: it begins when something was looked at. To read a list may take Redis so long that the rest for it is longer than
-// a page has: it is waited for, or no page would ever look at anything.
+// The time ends at until. If until is zero, the time begins once something was searched. Reading a
+// list may take Redis so long that the rest for it exceeds the time of a page. So the first search
+// waits for its turn; otherwise no page would ever search anything.
 func (j *Jobs) searchIn(ctx context.Context, query Query, all []candidate, cur *cursor, want int, until *time.Time) (done int, err error) {
-	s, found, few := j.seeker(query), 0, searchLeast
+	s, found, few := j.newSearcher(query), 0, minSearchIDs
 	begin := cur.Part
 	for cur.Part = nil; done < len(all) && found < want; {
 		some := all[done:min(len(all), done+few)]
-		left := make([]look, len(some))
+		left := make([]pendingID, len(some))
 		for i, c := range some {
 			left[i].ID = []byte(c.id)
 		}
 		if done == 0 && begin != nil && string(begin.ID) == some[0].id {
 			left[0].Key = begin.Key
 		}
-		n, part, turns, err := s.those(ctx, query, some, left, until)
+		n, part, turns, err := s.searchBatch(ctx, query, some, left, until)
 		if err != nil {
 			return 0, err
 		}
 		for i, c := range some[:n] {
-			if c.silent {
+			if c.mismatch {
 				continue
 			}
 			if found++; found == want {
@@ -280,23 +293,23 @@ func (j *Jobs) searchIn(ctx context.Context, query Query, all []candidate, cur *
 		if done > 0 && time.Now().After(*until) {
 			break
 		}
-		if few *= 4; turns > 1 { // what is looked at and not reached is looked at again
+		if few *= 4; turns > 1 { // candidates after the page are searched again on the next page
 			few /= 8
 		}
-		few = min(max(1, few), searchMost)
+		few = min(max(1, few), maxSearchIDs)
 	}
 	return done, nil
 }
 
-// those looks at a few candidates, in their order. When the time is over it returns how many it has looked at wholly, and what is left of
-// the next one, and how many turns it took.
-func (s seeker) those(ctx context.Context, query Query, some []candidate, todo []look, until *time.Time) (done int, part *look, turns int, err error) {
+// searchBatch searches a batch of candidates in their order. When the time is over it returns how
+// many it has searched completely, what is left of the next candidate, and how many turns it took.
+func (s searcher) searchBatch(ctx context.Context, query Query, some []candidate, todo []pendingID, until *time.Time) (done int, part *pendingID, turns int, err error) {
 	found := map[string]bool{}
 	for len(todo) > 0 {
 		if !until.IsZero() {
-			s.until = until.Add(searchTime) // who has just searched much rests for a while
+			s.until = until.Add(searchTime) // after a long search the turn comes late
 		}
-		r, err := s.seekAll(ctx, todo)
+		r, err := s.searchShards(ctx, todo)
 		if err != nil {
 			return 0, nil, 0, err
 		}
@@ -307,64 +320,64 @@ func (s seeker) those(ctx context.Context, query Query, some []candidate, todo [
 		if until.IsZero() {
 			*until = time.Now().Add(s.jobs.patience)
 		}
-		query.sift(&r, found)
+		query.takeMatches(&r, found)
 		if todo = r.left; time.Now().After(*until) {
 			break
 		}
 	}
 	for i := range some {
-		k := slices.IndexFunc(todo, func(l look) bool { return string(l.ID) == some[i].id })
+		k := slices.IndexFunc(todo, func(l pendingID) bool { return string(l.ID) == some[i].id })
 		if k >= 0 {
 			return i, &todo[k], turns, nil
 		}
-		some[i].silent = !found[some[i].id]
+		some[i].mismatch = !found[some[i].id]
 	}
 	return len(some), nil, turns, nil
 }
 
-// scan goes through the records of all shards.
+// scan searches the records of all shards.
 type scan struct {
-	seeker
+	searcher
 	at    *position
-	count int  // ids to take from a table: few at first, and where much is left of them
-	ends  bool // only ids of which a part was looked at are looked at still
+	count int  // ids to take from a hash; small at first, and where large ids are left over
+	ends  bool // only ids that were searched in part are still searched
 }
 
 func (s *scan) ended() bool { return s.at.Shard >= len(s.jobs.shards) && len(s.at.Look) == 0 }
 
-// halfway reports whether a part of some id was looked at.
-func (s *scan) halfway() bool {
-	return slices.ContainsFunc(s.at.Look, func(l look) bool { return len(l.Key) > 0 })
+// hasPartial reports whether an id was searched in part.
+func (s *scan) hasPartial() bool {
+	return slices.ContainsFunc(s.at.Look, func(l pendingID) bool { return len(l.Key) > 0 })
 }
 
-// through is the share that was looked through. HSCAN counts with the bits of its cursor reversed,
-// so that these are a share of its table.
-func (s *scan) through() float64 {
+// shareDone returns the share of all records that was searched. HSCAN counts with the bits of its
+// cursor reversed, so the reversed cursor is a share of its hash table.
+func (s *scan) shareDone() float64 {
 	n, _ := strconv.ParseUint(s.at.Hash, 10, 64)
 	return (float64(s.at.Shard) + float64(bits.Reverse64(n))/(1<<64)) / float64(len(s.jobs.shards))
 }
 
-// step looks at what is left, or at the next ids of a table. The place moves with advance: who has no
-// room for so much calls fewer.
-func (s *scan) step(ctx context.Context) (sought, error) {
-	if shard, todo, _ := s.todo(); len(todo) > 0 {
-		return s.seek(ctx, shard, todo, "", 0)
+// nextStep searches the ids that are left, or the next ids of a hash. It does not move the place,
+// so a caller without room for the results can repeat the step.
+func (s *scan) nextStep(ctx context.Context) (searchReply, error) {
+	if shard, todo, _ := s.nextTodo(); len(todo) > 0 {
+		return s.searchShard(ctx, shard, todo, "", 0)
 	}
 	cursor := s.at.Hash
 	if cursor == "" {
 		cursor = "0"
 	}
-	return s.seek(ctx, s.jobs.shards[s.at.Shard], nil, cursor, s.count)
+	return s.searchShard(ctx, s.jobs.shards[s.at.Shard], nil, cursor, s.count)
 }
 
-// todo is what is left to look at, first that of one shard.
-func (s *scan) todo() (shard *queue.Shard, todo, rest []look) {
+// nextTodo returns the ids of a shard that are left to search, and the rest.
+func (s *scan) nextTodo() (shard *queue.Shard, todo, rest []pendingID) {
 	for _, l := range s.at.Look {
 		of := s.jobs.q.Of(string(l.ID))
 		if shard == nil && (len(l.Key) > 0 || !s.ends) {
 			shard = of
 		}
-		if of == shard && len(todo) < searchMost && (len(l.Key) > 0 || !s.ends) {
+		if of == shard && len(todo) < maxSearchIDs && (len(l.Key) > 0 || !s.ends) {
 			todo = append(todo, l)
 		} else {
 			rest = append(rest, l)
@@ -373,45 +386,45 @@ func (s *scan) todo() (shard *queue.Shard, todo, rest []look) {
 	return shard, todo, rest
 }
 
-// advance moves the place beyond a step; back is what to look at once more.
-func (s *scan) advance(r sought, back ...look) {
+// advance moves the place beyond a step. The ids of back are searched once more.
+func (s *scan) advance(r searchReply, back ...pendingID) {
 	if r.next == "" {
-		_, _, s.at.Look = s.todo()
+		_, _, s.at.Look = s.nextTodo()
 	}
 	s.at.Look = append(append(s.at.Look, r.left...), back...)
 	if r.next == "" {
 		return
 	}
-	s.count = min(searchMost, 2*s.count)
+	s.count = min(maxSearchIDs, 2*s.count)
 	if s.at.Hash = r.next; r.next == "0" {
 		s.at.Hash = ""
 		s.at.Shard++
 	}
 }
 
-// fewer reports whether the step is to be taken again with fewer ids, because of so many too many:
-// what a step leaves over is in the cursor.
-func (s *scan) fewer(r sought, tooMany int) bool {
-	if r.next == "" || s.count <= searchLeast || max(tooMany, len(r.left)) <= searchLeast {
+// shrinkStep reports whether to repeat the step with a smaller count, because it found tooMany ids
+// more than the page has room for. The cursor carries the ids that a step leaves over.
+func (s *scan) shrinkStep(r searchReply, tooMany int) bool {
+	if r.next == "" || s.count <= minSearchIDs || max(tooMany, len(r.left)) <= minSearchIDs {
 		return false
 	}
-	s.count = searchLeast
+	s.count = minSearchIDs
 	return true
 }
 
-// searchedPage is a page of all jobs that say what is searched for, as they are stored.
+// searchedPage reads a page of all jobs that match a search, in stored order.
 func (j *Jobs) searchedPage(ctx context.Context, query Query, cur cursor) (Page, error) {
 	if cur.Walk == nil {
 		cur.Walk = &position{}
 	}
 	var page Page
 	var found []candidate
-	seen := map[string]bool{} // a scan may give an id twice
-	s := &scan{seeker: j.seeker(query), at: cur.Walk, count: searchLeast}
+	seen := map[string]bool{} // a scan may return an id twice
+	s := &scan{searcher: j.newSearcher(query), at: cur.Walk, count: minSearchIDs}
 	began := time.Now()
 	s.until = began.Add(j.patience + searchTime)
 	for steps := 0; !s.ended() && len(found) < query.Limit && (steps == 0 || time.Since(began) < j.patience); steps++ {
-		r, err := s.step(ctx)
+		r, err := s.nextStep(ctx)
 		if err != nil {
 			return Page{}, err
 		}
@@ -419,15 +432,15 @@ func (j *Jobs) searchedPage(ctx context.Context, query Query, cur cursor) (Page,
 			break
 		}
 		here := map[string]bool{}
-		ids := slices.DeleteFunc(query.sift(&r, here), func(id string) bool { return seen[id] })
+		ids := slices.DeleteFunc(query.takeMatches(&r, here), func(id string) bool { return seen[id] })
 		tooMany := max(0, len(found)+len(ids)-query.Limit)
-		if s.fewer(r, tooMany) {
+		if s.shrinkStep(r, tooMany) {
 			continue
 		}
-		var back []look
+		var back []pendingID
 		for i, id := range ids {
 			if i >= len(ids)-tooMany {
-				back = append(back, look{ID: []byte(id)})
+				back = append(back, pendingID{ID: []byte(id)})
 				continue
 			}
 			seen[id] = true
@@ -439,10 +452,10 @@ func (j *Jobs) searchedPage(ctx context.Context, query Query, cur cursor) (Page,
 	if !s.ended() {
 		page.Next = cur.String()
 	}
-	page.Through = s.through()
-	if err := j.lookAt(ctx, query, found); err != nil {
+	page.Through = s.shareDone()
+	if err := j.loadHeads(ctx, query, found); err != nil {
 		return Page{}, err
 	}
-	found = slices.DeleteFunc(found, func(c candidate) bool { return !query.wants(c) })
-	return page, j.present(ctx, query, &page, found)
+	found = slices.DeleteFunc(found, func(c candidate) bool { return !query.wantsCandidate(c) })
+	return page, j.loadPage(ctx, query, &page, found)
 }

@@ -8,12 +8,12 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/redistest"
-	"github.com/lowkiq/lowkiq/internal/tier"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/tier"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
-// pushAll pushes jobs, all of which are to be taken.
+// pushAll pushes jobs that the queue must accept.
 func pushAll(t *testing.T, j *Jobs, jobs ...lowkiq.Push) {
 	t.Helper()
 	results, err := j.q.Push(t.Context(), jobs...)
@@ -36,8 +36,8 @@ func pushLater(t *testing.T, j *Jobs, jobs ...lowkiq.Push) {
 	pushAll(t, j, jobs...)
 }
 
-// TestSearchOfAFarRedis: where each answer of Redis takes so long that the rest for reading a list is longer than a page has, each page
-// of a search looks at some jobs all the same, and all that is to be found is.
+// TestSearchOfAFarRedis checks a Redis that answers so slowly that the rest after reading a list is
+// longer than a page. Each page of a search still searches some jobs, and the pages find all jobs.
 func TestSearchOfAFarRedis(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -83,7 +83,8 @@ func TestSearchOfAFarRedis(t *testing.T) {
 	}
 }
 
-// TestTagsOfOneIDAreBounded: an id that has made up very many tags is counted on several pages of some ten thousand, each payload once.
+// TestTagsOfOneIDAreBounded checks that an id with very many tags is counted on several pages of
+// some ten thousand tags, each payload once.
 func TestTagsOfOneIDAreBounded(t *testing.T) {
 	t.Parallel()
 	jobs := jobsOn(t, 1)

@@ -8,12 +8,12 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/tier"
+	"github.com/lowkiq/lowkiq/internal/testing/tier"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
-// A search of a list that has no time left looks at something all the same, within one id if it must, and its pages together are the list,
-// in its order. So how long a page takes does not grow with what there is to look through.
+// A search without any time left still searches something, within an id if it must. Its pages
+// together are the list in its order. So the duration of a page does not grow with the list.
 func TestSearchGoesOnInOrder(t *testing.T) {
 	tier.Usual(t)
 	t.Parallel()
@@ -66,7 +66,7 @@ func TestSearchGoesOnInOrder(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if pages++; page.Examined > searchLeast || len(page.Jobs) > limit || pages > 1000 {
+				if pages++; page.Examined > minSearchIDs || len(page.Jobs) > limit || pages > 1000 {
 					t.Fatalf("%+v: page %d has %d jobs of %d that were looked at, want a few", query, pages, len(page.Jobs), page.Examined)
 				}
 				for _, job := range page.Jobs {
@@ -82,7 +82,7 @@ func TestSearchGoesOnInOrder(t *testing.T) {
 	}
 }
 
-// A search for jobs that wait leaves out others, whatever its order.
+// A search for waiting jobs leaves out other jobs in every order.
 func TestSearchOfWhatWaits(t *testing.T) {
 	tier.Usual(t)
 	t.Parallel()

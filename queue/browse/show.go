@@ -7,20 +7,61 @@ import (
 	"strings"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/packed"
-	"github.com/lowkiq/lowkiq/internal/redisdb"
+	"github.com/lowkiq/lowkiq/internal/process/memory"
+	"github.com/lowkiq/lowkiq/internal/store/packed"
+	"github.com/lowkiq/lowkiq/internal/store/redisdb"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
-// listedState stands for the state of a candidate's list.
+// listedState in an answer means that the job is in the state of the list where it was found.
 const listedState = "listed"
 
-// showFields is how many values lua/show.lua gives per job.
+// showFields is how many values lua/show.lua answers per job.
 const showFields = 8
 
-// show reads jobs, each one's payloads and error up to a bound, in the order of found. A job that
-// is gone has no state.
-func (j *Jobs) show(ctx context.Context, state State, cut int, found []candidate) ([]Listed, error) {
+// extent bounds how much of each job is read.
+type extent struct {
+	bytes    int // bytes of payloads
+	payloads int // payloads of a crowded job
+	err      int // bytes of the error
+}
+
+var (
+	figuresExtent   = extent{err: 2048}                                                                // no payloads
+	listExtent      = extent{bytes: cutBytes, payloads: 4, err: 2048}                                  // for a job in a list
+	beginningExtent = extent{bytes: lowkiq.MaxPayloadBytes, payloads: BeginningPayloads, err: 8 << 10} // for a single job
+)
+
+// memoryFor returns the maximum memory of n jobs of this extent, as Redis sends them and as they
+// are answered. Text may be escaped, and bytes are answered in base64.
+func (e extent) memoryFor(n int) int64 {
+	return int64(n) * int64(bytesOfShown+e.err+3*e.bytes+e.payloads*bytesOfPayload)
+}
+
+// memoryOf returns the memory of jobs.
+func memoryOf(jobs []Listed) (n int64) {
+	for i := range jobs {
+		n += bytesOfShown + int64(len(jobs[i].Error))
+		for _, p := range jobs[i].Payloads {
+			n += bytesOfPayload + 3*int64(len(p.Data)+len(p.Header))
+		}
+	}
+	return n
+}
+
+// Memory of a job besides its error and its payloads, and of a payload besides its bytes.
+const (
+	bytesOfShown   = 1 << 10
+	bytesOfPayload = 256
+)
+
+// readListed reads jobs in the order of found, with payloads and errors up to the extent. A job
+// that is gone has no state. The memory account of ctx pays for the jobs.
+func (j *Jobs) readListed(ctx context.Context, state State, of extent, found []candidate) ([]Listed, error) {
+	most := of.memoryFor(len(found))
+	if err := memory.Take(ctx, most); err != nil {
+		return nil, err
+	}
 	jobs := make([]Listed, len(found))
 	left := map[*queue.Shard][]int{} // indexes of found that are not read yet
 	for i, c := range found {
@@ -31,10 +72,10 @@ func (j *Jobs) show(ctx context.Context, state State, cut int, found []candidate
 		var calls []*redisdb.Call
 		var shards []*queue.Shard
 		for s, todo := range left {
-			calls = append(calls, showCall(s, state, cut, found, todo[:min(len(todo), adminChunk)]))
+			calls = append(calls, showCall(s, state, of, found, todo[:min(len(todo), adminChunk)]))
 			shards = append(shards, s)
 		}
-		runParts(ctx, j.db, calls)
+		runInPipelines(ctx, j.db, calls)
 		for i, s := range shards {
 			n, err := decodeShown(calls[i], left[s], found, jobs)
 			if err != nil {
@@ -45,10 +86,11 @@ func (j *Jobs) show(ctx context.Context, state State, cut int, found []candidate
 			}
 		}
 	}
+	memory.Give(ctx, most-memoryOf(jobs))
 	return jobs, j.showProgress(ctx, jobs)
 }
 
-// showProgress adds what was noted of jobs in flight.
+// showProgress adds the progress of jobs in flight.
 func (j *Jobs) showProgress(ctx context.Context, jobs []Listed) error {
 	byShard := map[int][]int{} // indexes of jobs
 	for i := range jobs {
@@ -71,28 +113,28 @@ func (j *Jobs) showProgress(ctx context.Context, jobs []Listed) error {
 	}
 	for n, reply := range replies {
 		for k, text := range redisdb.Texts(reply) {
-			jobs[of[n][k]].progress(text)
+			jobs[of[n][k]].setProgress(text)
 		}
 	}
 	return nil
 }
 
-func showCall(s *queue.Shard, state State, cut int, found []candidate, todo []int) *redisdb.Call {
+func showCall(s *queue.Shard, state State, of extent, found []candidate, todo []int) *redisdb.Call {
 	from := "waiting"
 	switch {
 	case state == StateMorgue:
 		from = "morgue"
-	case cut == 0 && found[todo[0]].state != "": // a list has told
+	case of.bytes == 0 && found[todo[0]].state != "": // known from its list
 		from = listedState
 	}
-	args := []any{from, cut, scriptBytes}
+	args := []any{from, of.bytes, scriptBytes, of.payloads, of.err}
 	for _, i := range todo {
 		args = append(args, found[i].id)
 	}
 	return &redisdb.Call{Script: s.DB().Scripts.Show, Keys: s.Keys().For(s.DB().Scripts.Show), Args: args}
 }
 
-// decodeShown reads the answer for the first of todo, and says how many those were.
+// decodeShown decodes the answer for the first jobs of todo and returns how many jobs it has.
 func decodeShown(answer *redisdb.Call, todo []int, found []candidate, jobs []Listed) (n int, err error) {
 	if answer.Err != nil {
 		return 0, answer.Err
@@ -109,7 +151,7 @@ func decodeShown(answer *redisdb.Call, todo []int, found []candidate, jobs []Lis
 	return n, nil
 }
 
-// decodeOne reads {state, flight, since, parked, head, error, payloads, bytes}.
+// decodeOne decodes {state, flight, since, parked, head, error, payloads, bytes}.
 func decodeOne(c candidate, r []any) Listed {
 	text := func(i int) string { s, _ := r[i].(string); return s }
 	number := func(i int) int { n, _ := r[i].(int64); return int(n) }
@@ -122,20 +164,21 @@ func decodeOne(c candidate, r []any) Listed {
 		job.State = c.state
 	}
 	if text(4) == "" {
-		return job.single(text(6))
+		return job.withSingle(text(6))
 	}
 	head, err1 := packed.HeadWords(text(4)[0], strings.TrimSuffix(text(4)[1:], "\n"))
-	payloads, shown, err2 := cutPayloads(text(6))
+	payloads, callers, shown, err2 := cutPayloads(text(6))
 	if err1 != nil || err2 != nil {
-		return job.damaged(text(6))
+		return job.asDamaged(text(6))
 	}
 	job.RetryCount, job.PerformAt, job.WaitingSince, job.Count, job.Error, job.Payloads = int(head[0]), microsTime(head[1]), packed.Since(head), int(head[2]), text(5), payloads
+	job.Callers = callers
 	job.Cut = shown < job.Bytes || len(job.Payloads) < job.Count || int64(len(job.Error)) < head[4]
 	return job
 }
 
-// single completes a fresh job of one payload.
-func (job Listed) single(record string) Listed {
+// withSingle completes a fresh job with a single payload.
+func (job Listed) withSingle(record string) Listed {
 	before := 10
 	if strings.HasPrefix(record, "e") {
 		before = 16
@@ -144,39 +187,42 @@ func (job Listed) single(record string) Listed {
 	stored := record[before:]
 	fresh, _, err := packed.Decode(job.ID, record[:before], nil)
 	if err == nil {
-		err = openCut(stored, job.Bytes, &fresh.Payloads[0])
+		var called bool
+		if called, err = openCut(stored, job.Bytes, &fresh.Payloads[0]); called {
+			fresh.Callers = 1
+		}
 	}
 	if err != nil {
-		return job.damaged(record)
+		return job.asDamaged(record)
 	}
 	job.Job, job.Count = fresh, 1
 	job.Cut = len(stored) < job.Bytes
 	return job
 }
 
-// openCut reads the beginning of a payload, of which this many bytes are stored. Nothing is shown of
-// one that is cut off within its headers.
-func openCut(stored string, bytes int, p *lowkiq.Payload) error {
-	_, err := packed.Open(stored, p)
+// openCut decodes the beginning of a payload, where bytes is the length of the stored payload. A
+// payload that is cut off within its headers shows nothing.
+func openCut(stored string, bytes int, p *lowkiq.Payload) (called bool, err error) {
+	called, err = packed.Open(stored, p)
 	if err != nil && len(stored) < bytes {
 		p.Header, p.Data = "", nil
-		return nil
+		return false, nil
 	}
-	return err
+	return called, err
 }
 
-// damaged marks a job whose record, which begins like this, cannot be read.
-func (job Listed) damaged(record string) Listed {
+// asDamaged marks a job with an unreadable record; record is its beginning.
+func (job Listed) asDamaged(record string) Listed {
 	job.Damaged, job.RetryCount = true, -1
 	job.Error = fmt.Sprintf("%v: %.40q; check --repair moves it aside", packed.ErrDamaged, record)
 	if packed.IsLater(record) {
-		job.Damaged, job.Error = false, fmt.Sprintf("%v, form %q: this one leaves it alone", packed.ErrLater, record[0])
+		job.Damaged, job.Error = false, fmt.Sprintf("%v, form %q: this release leaves it alone", packed.ErrLater, record[0])
 	}
 	return job
 }
 
-// cutPayloads reads "score length:payload" as often as there is, the last one perhaps cut off.
-func cutPayloads(text string) (payloads []lowkiq.Payload, bytes int, err error) {
+// cutPayloads decodes a sequence of "score length:payload". The last payload may be cut off.
+func cutPayloads(text string) (payloads []lowkiq.Payload, callers, bytes int, err error) {
 	for text != "" {
 		head, rest, ok := strings.Cut(text, ":")
 		score, length, ok2 := strings.Cut(head, " ")
@@ -186,17 +232,21 @@ func cutPayloads(text string) (payloads []lowkiq.Payload, bytes int, err error) 
 		n, err1 := strconv.Atoi(length)
 		value, err2 := strconv.ParseFloat(score, 64)
 		if err1 != nil || err2 != nil || n < 0 {
-			return nil, 0, packed.ErrDamaged
+			return nil, 0, 0, packed.ErrDamaged
 		}
 		data := rest[:min(n, len(rest))]
 		p := lowkiq.Payload{Score: value}
-		if err := openCut(data, n, &p); err != nil {
-			return nil, 0, err
+		called, err := openCut(data, n, &p)
+		if err != nil {
+			return nil, 0, 0, err
+		}
+		if called {
+			callers++
 		}
 		payloads = append(payloads, p)
 		bytes += len(data)
 		text = rest[len(data):]
 	}
 	packed.SortPayloads(payloads)
-	return payloads, bytes, nil
+	return payloads, callers, bytes, nil
 }

@@ -10,20 +10,21 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/redisdb"
+	"github.com/lowkiq/lowkiq/internal/process/memory"
+	"github.com/lowkiq/lowkiq/internal/store/redisdb"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
-// candidate is an id found in a list, with what the list tells of it.
+// candidate is an id found in a list, with the facts that the list has.
 type candidate struct {
-	shard  int
-	id     string
-	state  State // whose list it was in
-	at     int64 // us; due time, or time of the burial
-	timed  bool  // at is known
-	gone   bool  // an entry without a job
-	silent bool  // it does not say what is searched for
-	head   *Listed
+	shard    int
+	id       string
+	state    State // state of the list
+	at       int64 // due time or time of burial, us
+	timed    bool  // at is known
+	gone     bool  // an entry without a job
+	mismatch bool  // the search does not select it
+	head     *Listed
 }
 
 func (c candidate) sortKey() sortKey {
@@ -34,18 +35,18 @@ func (c candidate) sortKey() sortKey {
 	return k
 }
 
-// walker goes through a list in the order in which it is stored, from a place on.
+// walker reads a list in stored order from a place on.
 type walker interface {
-	// next finds about n candidates beyond those found before; none at the end.
+	// next returns about n candidates after those that it returned before, none at the end.
 	next(ctx context.Context, n int) ([]candidate, error)
-	// advance moves the place beyond a candidate. They come in the order of next.
+	// advance moves the place beyond a candidate. Call it in the order of next.
 	advance(candidate)
-	// ended reports whether there is nothing beyond what next has found.
+	// ended reports whether there is nothing after the candidates of next.
 	ended() bool
 }
 
-// walk is the way through the jobs of a query's state.
-func (j *Jobs) walk(query Query, p *position) walker {
+// newWalker returns the walker for the state of a query.
+func (j *Jobs) newWalker(query Query, p *position) walker {
 	line := func() walker { return &lineWalk{jobs: j, reverse: query.Reverse, place: p} }
 	timed := func(states ...State) walker { return j.timedWalk(query.Range, p, states...) }
 	switch query.State {
@@ -65,7 +66,7 @@ func (j *Jobs) walk(query Query, p *position) walker {
 	return &phaseWalk{phases: phases, place: p}
 }
 
-// phaseWalk goes through lists one after the other.
+// phaseWalk reads lists one after the other.
 type phaseWalk struct {
 	phases []func() walker
 	place  *position
@@ -93,7 +94,7 @@ func (w *phaseWalk) ended() bool {
 	return w.place.Phase > last || w.place.Phase == last && w.now != nil && w.now.ended()
 }
 
-// timedWalk goes through sorted sets of all shards, in order of time, then id.
+// timedWalk reads sorted sets of all shards in order of time, then id.
 type timedWalk struct {
 	*merge
 	place *position
@@ -113,14 +114,14 @@ func (j *Jobs) timedWalk(r Range, p *position, states ...State) walker {
 		if st.last != nil {
 			score, id = strconv.FormatInt(st.last.At, 10), st.last.ID
 		}
-		low, high := bound(r.MinTime, "-inf"), bound(r.MaxTime, "+inf")
+		low, high := timeArg(r.MinTime, "-inf"), timeArg(r.MaxTime, "+inf")
 		switch {
-		case st.state == StateHeld: // when they are due is not known
+		case st.state == StateHeld: // the due time of held jobs is unknown
 			low, high = heldAt, "+inf"
 		case (st.state == StateScheduled || st.state == StateRetry) && (r.MaxTime.IsZero() || !r.MaxTime.Before(queue.HeldAt)):
 			high = "(" + heldAt
 		}
-		return &redisdb.Call{Script: j.db.Scripts.Slice, Keys: []string{st.key}, Args: []any{n, flag(r.Reverse), low, high, score, id}}
+		return &redisdb.Call{Script: j.db.Scripts.Slice, Keys: []string{st.key}, Args: []any{n, boolArg(r.Reverse), low, high, score, id}}
 	}
 	return &timedWalk{&merge{db: j.db, streams: streams, reverse: r.Reverse, ask: ask}, p}
 }
@@ -128,56 +129,56 @@ func (j *Jobs) timedWalk(r Range, p *position, states ...State) walker {
 func (w *timedWalk) advance(c candidate) { w.place.Timed = &entry{At: c.at, ID: []byte(c.id)} }
 
 // heldAt is the score of held ids.
-var heldAt = bound(queue.HeldAt, "")
+var heldAt = timeArg(queue.HeldAt, "")
 
-// timedKeys are the sorted sets of a state.
+// timedKeys returns the sorted sets of a state.
 func timedKeys(k *redisdb.ShardKeys, state State) []string {
 	return map[State][]string{
 		StateScheduled: {k.Due}, StateRetry: {k.Retry}, StateHeld: {k.Due, k.Retry}, StateBlocked: {k.Blocked}, StateMorgue: {k.Dead},
 	}[state]
 }
 
-func flag(on bool) string {
+func boolArg(on bool) string {
 	if on {
 		return "1"
 	}
 	return "0"
 }
 
-func bound(t time.Time, none string) string {
+func timeArg(t time.Time, none string) string {
 	if t.IsZero() {
 		return none
 	}
 	return strconv.FormatInt(t.UnixMicro(), 10)
 }
 
-// merge joins lists of several shards into one. Each list keeps its own order; the one whose
-// first job is due first goes first.
+// merge joins lists of several shards. Each list keeps its own order, and the list with the
+// earliest next job goes first.
 type merge struct {
 	db      *redisdb.DB
 	streams []*stream
 	reverse bool
-	ask     func(st *stream, n int) *redisdb.Call // the script that reads on in one list
+	ask     func(st *stream, n int) *redisdb.Call // returns the script call that reads the next part of a list
 }
 
-// stream is one list of one shard.
+// stream is a list of a shard.
 type stream struct {
 	s     *queue.Shard
 	state State
-	key   string // of a sorted set
-	last  *entry // the last entry read; nil: none
-	seen  recent // of a line: the last entries read
+	key   string // key of a sorted set
+	last  *entry // the last entry read, nil if none
+	seen  recent // the last entries read of a ready list
 	buf   []candidate
 	chunk int
-	dry   bool // nothing is left in Redis
+	dry   bool // Redis has no more entries
 }
 
 func (m *merge) next(ctx context.Context, n int) (found []candidate, err error) {
 	for len(found) < n {
-		if err := m.refill(ctx, n); err != nil {
+		if err := m.refillStreams(ctx, n); err != nil {
 			return nil, err
 		}
-		first := m.first()
+		first := m.firstStream()
 		if first == nil {
 			break
 		}
@@ -187,23 +188,24 @@ func (m *merge) next(ctx context.Context, n int) (found []candidate, err error) 
 	return found, nil
 }
 
-// first is the stream whose next candidate is the next of all.
-func (m *merge) first() (best *stream) {
+// firstStream returns the stream with the next candidate of all.
+func (m *merge) firstStream() (best *stream) {
 	for _, st := range m.streams {
-		if len(st.buf) > 0 && (best == nil || m.before(st.buf[0], best.buf[0])) {
+		if len(st.buf) > 0 && (best == nil || m.isBefore(st.buf[0], best.buf[0])) {
 			best = st
 		}
 	}
 	return best
 }
 
-func (m *merge) before(x, y candidate) bool {
-	n := cmp.Or(cmp.Compare(x.at, y.at), x.tie(y))
-	return direction(Range{Reverse: m.reverse}, n) < 0
+func (m *merge) isBefore(x, y candidate) bool {
+	n := cmp.Or(cmp.Compare(x.at, y.at), x.breakTie(y))
+	return directed(Range{Reverse: m.reverse}, n) < 0
 }
 
-// tie orders candidates of one instant: ids, but in lines, which have an order of their own.
-func (c candidate) tie(other candidate) int {
+// breakTie orders candidates of the same time by id, or by shard in ready lists, which have an
+// order of their own.
+func (c candidate) breakTie(other candidate) int {
 	if c.state == StateReady {
 		return c.shard - other.shard
 	}
@@ -219,9 +221,9 @@ func (m *merge) ended() bool {
 	return true
 }
 
-// refill reads on where a stream has run out, few jobs at first: most shards of many have
-// only a few of the next hundred.
-func (m *merge) refill(ctx context.Context, n int) error {
+// refillStreams reads on where a stream has run out. It starts with small parts, because in a queue
+// of many shards most have only a few of the next hundred jobs.
+func (m *merge) refillStreams(ctx context.Context, n int) error {
 	var empty []*stream
 	var calls []*redisdb.Call
 	for _, st := range m.streams {
@@ -232,20 +234,20 @@ func (m *merge) refill(ctx context.Context, n int) error {
 		empty = append(empty, st)
 		calls = append(calls, m.ask(st, st.chunk))
 	}
-	runParts(ctx, m.db, calls)
+	runInPipelines(ctx, m.db, calls)
 	for i, st := range empty {
 		if calls[i].Err != nil {
 			return calls[i].Err
 		}
-		if err := st.take(calls[i].Reply); err != nil {
+		if err := st.addReply(calls[i].Reply); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// take reads {entries there are, id, time, …}.
-func (st *stream) take(reply any) error {
+// addReply decodes {number of entries, id, time, …}.
+func (st *stream) addReply(reply any) error {
 	r, ok := reply.([]any)
 	if !ok || len(r)%2 != 1 {
 		return fmt.Errorf("list %s: got %v", st.s, reply)
@@ -269,17 +271,17 @@ func (st *stream) take(reply any) error {
 		st.buf = append(st.buf, c)
 	}
 	if n := len(st.buf); n > 0 {
-		last := st.buf[n-1].entry()
+		last := st.buf[n-1].asEntry()
 		st.last = &last
 		for _, c := range st.buf[max(0, n-recentLength):] {
-			st.seen = st.seen.and(c.entry())
+			st.seen = st.seen.prepend(c.asEntry())
 		}
 	}
 	return nil
 }
 
-// runParts runs calls in pipelines short enough not to keep Redis from others for long.
-func runParts(ctx context.Context, db *redisdb.DB, calls []*redisdb.Call) {
+// runInPipelines runs calls in pipelines that are short enough not to block other clients of Redis.
+func runInPipelines(ctx context.Context, db *redisdb.DB, calls []*redisdb.Call) {
 	for len(calls) > 0 {
 		part := calls[:min(100, len(calls))]
 		calls = calls[len(part):]
@@ -287,11 +289,11 @@ func runParts(ctx context.Context, db *redisdb.DB, calls []*redisdb.Call) {
 	}
 }
 
-// lineGroup is how many shards' lines are merged. A queue of more goes through them group by
-// group, or a cursor would need a place for each of its shards.
+// lineGroup is how many shards' ready lists are merged. A queue with more shards is read group by
+// group. Otherwise its cursor would need a place for each shard.
 const lineGroup = 64
 
-// lineWalk goes through the ids that are due, in the order in which their shards take them.
+// lineWalk reads ready ids in the order of their pops.
 type lineWalk struct {
 	jobs    *Jobs
 	reverse bool
@@ -299,12 +301,12 @@ type lineWalk struct {
 	now     *merge
 }
 
-func (w *lineWalk) groups() int { return lineGroups(w.jobs) }
+func (w *lineWalk) countGroups() int { return lineGroups(w.jobs) }
 
 func (w *lineWalk) next(ctx context.Context, n int) ([]candidate, error) {
-	for ; w.place.Group < w.groups(); w.place.Group++ {
+	for ; w.place.Group < w.countGroups(); w.place.Group++ {
 		if w.now == nil {
-			w.now = w.group()
+			w.now = w.mergeGroup()
 		}
 		found, err := w.now.next(ctx, n)
 		if err != nil || len(found) > 0 {
@@ -315,11 +317,11 @@ func (w *lineWalk) next(ctx context.Context, n int) ([]candidate, error) {
 	return nil, nil
 }
 
-// group merges the lines of the group at the place.
-func (w *lineWalk) group() *merge {
+// mergeGroup merges the ready lists of the group at the place.
+func (w *lineWalk) mergeGroup() *merge {
 	g := w.place.Group
 	if w.reverse {
-		g = w.groups() - 1 - g
+		g = w.countGroups() - 1 - g
 	}
 	var streams []*stream
 	for _, s := range w.jobs.shards[g*lineGroup : min((g+1)*lineGroup, len(w.jobs.shards))] {
@@ -329,11 +331,11 @@ func (w *lineWalk) group() *merge {
 		}
 		streams = append(streams, st)
 	}
-	return &merge{db: w.jobs.db, streams: streams, reverse: w.reverse, ask: w.ask}
+	return &merge{db: w.jobs.db, streams: streams, reverse: w.reverse, ask: w.readCall}
 }
 
-func (w *lineWalk) ask(st *stream, n int) *redisdb.Call {
-	args := []any{n, flag(w.reverse), scriptBytes}
+func (w *lineWalk) readCall(st *stream, n int) *redisdb.Call {
+	args := []any{n, boolArg(w.reverse), scriptBytes}
 	for _, m := range st.seen {
 		at := ""
 		if m.At >= 0 {
@@ -349,10 +351,10 @@ func (w *lineWalk) advance(c candidate) {
 	if w.place.Line == nil {
 		w.place.Line = map[int]recent{}
 	}
-	w.place.Line[c.shard] = w.place.Line[c.shard].and(c.entry())
+	w.place.Line[c.shard] = w.place.Line[c.shard].prepend(c.asEntry())
 }
 
-func (c candidate) entry() entry {
+func (c candidate) asEntry() entry {
 	if c.gone {
 		return entry{At: -1, ID: []byte(c.id)}
 	}
@@ -360,35 +362,35 @@ func (c candidate) entry() entry {
 }
 
 func (w *lineWalk) ended() bool {
-	last := w.groups() - 1
+	last := w.countGroups() - 1
 	return w.place.Group > last || w.place.Group == last && w.now != nil && w.now.ended()
 }
 
-// hashWalk goes through all ids that have a record, in the order in which Redis stores them.
+// hashWalk reads all ids that have a record, in stored order.
 type hashWalk struct {
 	jobs  *Jobs
 	place *position
-	count int // how many to ask for: few if records are large
+	count int // how many ids to request; small if records are large
 	seen  map[string]bool
 }
 
-// hashStep is how many bytes of records one step of a scan should touch.
+// hashStep is how many bytes of records a step of a scan should read.
 const hashStep = 256 << 10
 
 func (w *hashWalk) next(ctx context.Context, n int) ([]candidate, error) {
 	for len(w.place.Rest) == 0 && w.place.Shard < len(w.jobs.shards) {
-		if err := w.step(ctx, n); err != nil {
+		if err := w.scanMore(ctx, n); err != nil {
 			return nil, err
 		}
 	}
-	found := make([]candidate, min(len(w.place.Rest), max(n, 1))) // a cursor may bring more
+	found := make([]candidate, min(len(w.place.Rest), max(n, 1))) // a cursor may carry more
 	for i, id := range w.place.Rest[:len(found)] {
 		found[i] = candidate{shard: lowkiq.ShardOf(string(id), w.jobs.q.Shards), id: string(id)}
 	}
 	return found, nil
 }
 
-func (w *hashWalk) step(ctx context.Context, n int) error {
+func (w *hashWalk) scanMore(ctx context.Context, n int) error {
 	s, from := w.jobs.shards[w.place.Shard], w.place.Hash
 	if from == "" {
 		from = "0"
@@ -436,23 +438,26 @@ func (w *hashWalk) advance(candidate) { w.place.Rest = w.place.Rest[1:] }
 
 func (w *hashWalk) ended() bool { return len(w.place.Rest) == 0 && w.place.Shard >= len(w.jobs.shards) }
 
-// gather reads the ids of a whole list if it is short enough to be sorted.
-func (j *Jobs) gather(ctx context.Context, query Query) (all []candidate, small bool, err error) {
+// readShortList reads the ids of a whole list if it is short enough to be sorted.
+func (j *Jobs) readShortList(ctx context.Context, query Query) (all []candidate, small bool, err error) {
 	if query.State == StateInFlight {
-		all, err = j.flying(ctx)
+		all, err = j.listInFlight(ctx)
 		return all, true, err
 	}
-	n, err := j.size(ctx, query)
-	if err != nil || n > query.most() {
+	n, err := j.countEntries(ctx, query)
+	if err != nil || n > query.maxExamined() {
 		return nil, false, err
 	}
 	walk := query
 	walk.Reverse = false
-	w := j.walk(walk, &position{})
+	w := j.newWalker(walk, &position{})
 	for {
 		batch, err := w.next(ctx, maxPage)
 		if err != nil || len(batch) == 0 || len(all) > 2*MaxExamined {
 			return all, len(all) <= 2*MaxExamined, err
+		}
+		if err := memory.Take(ctx, int64(len(batch))*bytesOfCandidate); err != nil {
+			return nil, false, err
 		}
 		for _, c := range batch {
 			w.advance(c)
@@ -461,8 +466,11 @@ func (j *Jobs) gather(ctx context.Context, query Query) (all []candidate, small 
 	}
 }
 
-// flying lists what handlers have: never more than the nodes take at once.
-func (j *Jobs) flying(ctx context.Context) (all []candidate, err error) {
+// bytesOfCandidate is the memory of an id in a list, except for very long ids.
+const bytesOfCandidate = 256
+
+// listInFlight returns the ids in flight, which are never more than the nodes handle at once.
+func (j *Jobs) listInFlight(ctx context.Context) (all []candidate, err error) {
 	var cmds []redisdb.Cmd
 	for _, s := range j.shards {
 		cmds = append(cmds, redisdb.Cmd{"LRANGE", s.Keys().Flight, 0, -1})
@@ -479,12 +487,12 @@ func (j *Jobs) flying(ctx context.Context) (all []candidate, err error) {
 	return all, nil
 }
 
-// size is about how many entries the lists of a query's state have.
-func (j *Jobs) size(ctx context.Context, query Query) (n int, err error) {
-	return j.sizeIn(ctx, j.shards, query)
+// countEntries returns about how many entries the lists of a query's state have.
+func (j *Jobs) countEntries(ctx context.Context, query Query) (n int, err error) {
+	return j.countEntriesIn(ctx, j.shards, query)
 }
 
-func (j *Jobs) sizeIn(ctx context.Context, shards []*queue.Shard, query Query) (n int, err error) {
+func (j *Jobs) countEntriesIn(ctx context.Context, shards []*queue.Shard, query Query) (n int, err error) {
 	var cmds []redisdb.Cmd
 	for _, s := range shards {
 		if query.State == "" && query.By == ByID {
@@ -518,7 +526,7 @@ func (j *Jobs) sizeIn(ctx context.Context, shards []*queue.Shard, query Query) (
 	return n, nil
 }
 
-// statesOf are the states that a query's state stands for.
+// statesOf returns the states that a query's state stands for.
 func statesOf(state State) []State {
 	switch state {
 	case "":

@@ -1,9 +1,10 @@
-// Package changes answers one question: who has changed what of a cluster, when and from where?
+// Package changes records who has changed what of a cluster, when and from where.
 //
-// Each change that a person or a program asks for by the API, the pages or the command line, and what the cluster does
-// by itself (who leads, which nodes joined and left, how many shards moved), is a [Line] of one stream of the cluster, of which the last 10,000 or so are kept. A line of a change of rules
-// is written with the change, in one script. All others are written right after it: a process that dies
-// in between leaves none.
+// Each change is a [Line] of a stream of the cluster: changes that people and programs request by
+// the API, the pages or the command line, and changes of the cluster itself (who leads, which nodes
+// joined and left, how many shards moved). The last 10,000 or so are kept. The line of a change of
+// rules is written in one script with the change. All other lines are written right after the
+// change. A process that dies in between leaves no line.
 package changes
 
 import (
@@ -17,20 +18,22 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/lowkiq/lowkiq/internal/redisdb"
+	"github.com/lowkiq/lowkiq/internal/process/memory"
+	"github.com/lowkiq/lowkiq/internal/store/redisdb"
 )
 
-// Who has asked for a change.
+// Who is who requested a change.
 type Who struct {
-	Role string `json:"role,omitempty"` // of the token: admin, push, read; anyone, if none was asked for; cluster for what it does itself; "" for a program with Redis's address
-	// Name is that of the client's certificate, or, if Claimed, what the client says of itself.
+	Role string `json:"role,omitempty"` // role of the token: admin, push or read; anyone if no token is needed; cluster for the cluster itself; "" for a program with Redis's address
+	// Name is the name in the client's certificate, or, if Claimed, the name that the client gives
+	// itself.
 	Name    string `json:"name,omitempty"`
 	Claimed bool   `json:"claimed,omitempty"`
 	Address string `json:"address,omitempty"` // host:port, as the node saw it
-	Node    string `json:"node,omitempty"`    // that was asked
+	Node    string `json:"node,omitempty"`    // node that got the request
 }
 
-// String is for people: its parts are quoted if they are not plain.
+// String returns the client for people. Parts that are not plain are quoted.
 func (w Who) String() string {
 	name := w.Name
 	if name != "" && strings.ContainsFunc(name, func(r rune) bool { return !strconv.IsPrint(r) || r == ' ' || r == '"' }) {
@@ -50,52 +53,52 @@ func (w Who) String() string {
 	return name + " (" + w.Role + ")"
 }
 
-// Line tells of one change.
+// Line describes a change.
 type Line struct {
-	Cursor string    `json:"cursor"` // its place among all lines
+	Cursor string    `json:"cursor"` // place of the line in the stream
 	At     time.Time `json:"at"`     // by Redis's clock
 	Who
-	Action string          `json:"action"`           // as in pause, rules, requeue
-	Queue  string          `json:"queue,omitempty"`  // of which something was changed
-	Target string          `json:"target,omitempty"` // the node, the name of what recurs
-	IDs    []string        `json:"ids,omitempty"`    // of jobs, the first hundred of those that were named
-	Count  int             `json:"count,omitempty"`  // how many jobs were changed
-	Old    json.RawMessage `json:"old,omitempty"`    // what it was, if that is a value
-	New    json.RawMessage `json:"new,omitempty"`    // what it became; null: nothing
-	Why    string          `json:"why,omitempty"`    // as the one who asked for it says
+	Action string          `json:"action"`           // for example pause, rules or requeue
+	Queue  string          `json:"queue,omitempty"`  // queue of the change
+	Target string          `json:"target,omitempty"` // the node, or the name of a recurring entry
+	IDs    []string        `json:"ids,omitempty"`    // ids of jobs, the first hundred of the named ids
+	Count  int             `json:"count,omitempty"`  // number of jobs changed
+	Old    json.RawMessage `json:"old,omitempty"`    // the value before
+	New    json.RawMessage `json:"new,omitempty"`    // the value after; null if there is none
+	Why    string          `json:"why,omitempty"`    // reason given with the request
 }
 
 const (
-	// Kept is how many lines are there at least, of as many changes.
+	// Kept is the minimum number of lines that are kept.
 	Kept = 10_000
 	// maxText bounds each text of a line, bytes.
 	maxText = 1024
-	// maxValue bounds old and new, bytes: what is longer is left out.
+	// maxValue bounds old and new, in bytes. A longer value is left out.
 	maxValue = 8 << 10
 	// maxIDs bounds ids, and their bytes.
 	maxIDs, maxIDBytes = 100, 16 << 10
 )
 
-// Encode is the line as Redis keeps it. Texts that are too long are cut.
+// Encode returns the line as Redis keeps it. It shortens long texts.
 func (l Line) Encode() ([]byte, error) {
 	for _, text := range []*string{&l.Name, &l.Address, &l.Node, &l.Target, &l.Why} {
-		*text = cut(*text)
+		*text = cutText(*text)
 	}
 	for _, value := range []*json.RawMessage{&l.Old, &l.New} {
 		if len(*value) > maxValue {
 			*value = json.RawMessage(fmt.Sprintf(`"%d bytes"`, len(*value)))
 		}
 	}
-	l.IDs = some(l.IDs)
+	l.IDs = fitIDs(l.IDs)
 	return json.Marshal(struct {
 		Line
-		Cursor *struct{} `json:"cursor,omitempty"` // Redis gives it
-		At     *struct{} `json:"at,omitempty"`     // with the time
+		Cursor *struct{} `json:"cursor,omitempty"` // Redis sets it
+		At     *struct{} `json:"at,omitempty"`     // and the time
 	}{Line: l})
 }
 
-// some are as many ids as a line holds; those that are not UTF-8 are left out.
-func some(ids []string) (few []string) {
+// fitIDs returns as many ids as a line may have. It leaves out ids that are not UTF-8.
+func fitIDs(ids []string) (few []string) {
 	size := 0
 	for _, id := range ids {
 		if size += len(id); len(few) == maxIDs || size > maxIDBytes {
@@ -108,7 +111,7 @@ func some(ids []string) (few []string) {
 	return few
 }
 
-func cut(text string) string {
+func cutText(text string) string {
 	if len(text) <= maxText {
 		return text
 	}
@@ -118,84 +121,101 @@ func cut(text string) string {
 // Log is the stream of a cluster's changes. It is safe for concurrent use.
 type Log struct{ db *redisdb.DB }
 
-// In is the log of the cluster that this connection is for.
+// In returns the log of the cluster that db is for.
 func In(db *redisdb.DB) Log { return Log{db} }
 
-// Add writes a line. Its cursor and time are Redis's.
+// Add appends a line. Redis sets its cursor and time.
 func (l Log) Add(ctx context.Context, line Line) error {
 	data, err := line.Encode()
 	if err != nil {
 		return fmt.Errorf("line of a change: %w", err)
 	}
-	_, err = l.db.Do(ctx, "write down a change", "XADD", l.db.Keys.Changes(), "MAXLEN", "~", Kept, "*", "line", data)
+	_, err = l.db.Do(ctx, "record a change", "XADD", l.db.Keys.Changes(), "MAXLEN", "~", Kept, "*", "line", data)
 	return err
 }
 
-// Query says which lines are wanted: the last ones, the newest first; with After those behind a cursor, the
-// oldest first. Zero fields restrict nothing.
+// Query selects lines. Without After, the newest lines come first. With After, the lines after that
+// cursor come, oldest first. The zero value of a field selects all.
 type Query struct {
 	Queue, Action, Name, ID string
 	Since                   time.Time
-	After                   string // the cursor of a line; "0" = from the beginning
+	After                   string // cursor of a line; "0" means from the beginning
 	Limit                   int    // default 100
-	Look                    int    // most lines that are looked at. Default: all there are
+	Look                    int    // maximum number of lines to read. Default: all
 }
 
-// most lines that one Read looks at.
+// Bounds of a read.
 const (
-	chunk    = 500
-	mostRead = 2 * Kept
+	readChunk = 25
+	maxRead   = 2 * Kept
+	// bytesOfLine is the memory of the longest line, as it is received and parsed.
+	bytesOfLine = 2 * (2*maxValue + maxIDBytes + 5*maxText + 1024)
 )
 
-// Read returns lines. next is the cursor of the last line that was looked at, for the next After.
+// Read returns lines. next is the cursor of the last line that it read, to be used as the next
+// After.
 func (l Log) Read(ctx context.Context, q Query) (lines []Line, next string, err error) {
 	if q.Limit <= 0 {
 		q.Limit = 100
 	}
 	if q.Look <= 0 {
-		q.Look = mostRead
+		q.Look = maxRead
 	}
 	from, next := "+", q.After
 	if q.After != "" {
 		from = "(" + q.After
 	}
 	for looked := 0; looked < q.Look && len(lines) < q.Limit; {
-		cmd := []any{"XREVRANGE", l.db.Keys.Changes(), from, "-", "COUNT", chunk}
+		cmd := []any{"XREVRANGE", l.db.Keys.Changes(), from, "-", "COUNT", readChunk}
 		if q.After != "" {
-			cmd = []any{"XRANGE", l.db.Keys.Changes(), from, "+", "COUNT", chunk}
+			cmd = []any{"XRANGE", l.db.Keys.Changes(), from, "+", "COUNT", readChunk}
 		}
-		reply, err := l.db.Do(ctx, "read what was changed", cmd...)
+		if err := memory.Take(ctx, readChunk*bytesOfLine); err != nil {
+			return nil, "", err
+		}
+		reply, err := l.db.Do(ctx, "read the changes", cmd...)
 		if err != nil {
 			return nil, "", err
 		}
+		kept := int64(0)
 		entries := redisdb.List(reply)
 		for _, entry := range entries {
-			line, cursor := parse(entry)
+			line, cursor := parseEntry(entry)
 			if q.After == "" && !q.Since.IsZero() && line.At.Before(q.Since) {
 				return lines, next, nil
 			}
 			from, next = "("+cursor, cursor
 			looked++
-			if q.takes(line) {
+			if q.wantsLine(line) {
+				kept += line.memorySize()
 				if lines = append(lines, line); len(lines) == q.Limit {
 					break
 				}
 			}
 		}
-		if len(entries) < chunk {
+		memory.Give(ctx, readChunk*bytesOfLine-kept)
+		if len(entries) < readChunk {
 			break
 		}
 	}
 	return lines, next, nil
 }
 
-func (q Query) takes(l Line) bool {
+// memorySize returns the memory of the line while it is parsed and answered.
+func (l *Line) memorySize() (n int64) {
+	for _, id := range l.IDs {
+		n += int64(len(id)) + 32
+	}
+	return 1024 + 3*(n+int64(len(l.Name)+len(l.Address)+len(l.Node)+len(l.Target)+len(l.Why)+len(l.Old)+len(l.New)))
+}
+
+func (q Query) wantsLine(l Line) bool {
 	return l.Action != "" && (q.Queue == "" || l.Queue == q.Queue) && (q.Action == "" || l.Action == q.Action) &&
 		(q.Name == "" || l.Name == q.Name) && (q.ID == "" || slices.Contains(l.IDs, q.ID)) && !l.At.Before(q.Since)
 }
 
-// parse reads an entry of the stream; one that cannot be read has no action.
-func parse(entry any) (line Line, cursor string) {
+// parseEntry parses an entry of the stream. An unreadable entry has no action.
+func parseEntry(entry any) (line Line, cursor string) {
 	parts := redisdb.List(entry)
 	if len(parts) != 2 {
 		return Line{}, ""
@@ -211,16 +231,16 @@ func parse(entry any) (line Line, cursor string) {
 	return line, cursor
 }
 
-// CheckCursor says what is wrong with a cursor that somebody gives.
+// CheckCursor returns an error if a cursor is invalid.
 func CheckCursor(cursor string) error {
 	ms, n, two := strings.Cut(cursor, "-")
 	of, err := strconv.ParseUint(ms, 10, 64)
 	if err == nil && two {
 		_, err = strconv.ParseUint(n, 10, 64)
 	}
-	if err != nil || of == math.MaxUint64 { // nothing comes after that
+	if err != nil || of == math.MaxUint64 { // no line can follow it
 
-		return fmt.Errorf("%q is no cursor of a change, want one as 1767225600000-0, or 0", cursor)
+		return fmt.Errorf("%q is not the cursor of a change, such as 1767225600000-0 or 0", cursor)
 	}
 	return nil
 }

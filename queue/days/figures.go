@@ -1,36 +1,37 @@
-// Package days answers: what did a queue do, day by day?
+// Package days reads what a queue did day by day and hour by hour.
 //
-// Each process writes every ten seconds what it has counted of the day and of the hour so far, each time all of it, so that to
-// write it again changes nothing, and parts of processes that are silent are joined: see internal/tally. Days and hours are
-// those of Redis's clock, in UTC.
+// Each process adds its counts to the figures of the day and of the hour every ten seconds; see
+// internal/store/daycounts. Days and hours follow Redis's clock, in UTC.
 package days
 
 import (
-	"maps"
 	"math"
+	"strconv"
+	"strings"
 
-	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/internal/store/daycounts"
+	"github.com/lowkiq/lowkiq/queue/timings"
 )
 
-// Figures are what was counted of a queue: all of a day, or a node's part.
+// Figures is the counts of a queue in a period.
 type Figures struct {
-	Run       Durations `json:"run"`       // handler calls, also those that failed
-	Wait      Durations `json:"wait"`      // of job ids, from their due time to their handler
-	Processed uint64    `json:"processed"` // job ids done
-	Failed    uint64    `json:"failed"`    // failures of job ids, retried or not
-	Retried   uint64    `json:"retried"`   // those of Failed that were to be retried
-	Buried    uint64    `json:"buried"`    // job ids that their failures sent to the morgue
-	Pushed    uint64    `json:"pushed"`    // payloads that pushes stored, or merged with others that waited
+	Run       Durations // of handler calls, failed calls included
+	Wait      Durations // of job ids, from the due time to the handler
+	Processed uint64    // job ids done
+	Failed    uint64    // failures of job ids, retried or not
+	Retried   uint64    // failures of Failed with a retry
+	Buried    uint64    // job ids sent to the morgue because of failures
+	Pushed    uint64    // payloads that pushes stored or merged with waiting payloads
 }
 
-// Durations are a histogram, and what its standard deviation needs.
+// Durations is a histogram and the sum of squares, for the standard deviation.
 type Durations struct {
-	browse.Histogram
+	timings.Histogram
 
-	Squares float64 `json:"q"` // sum of the squares, square seconds
+	Squares float64 // square seconds
 }
 
-// Mean is the average in seconds, 0 if there are none.
+// Mean returns the average in seconds, 0 without durations.
 func (d Durations) Mean() float64 {
 	if n := d.Count(); n > 0 {
 		return d.Sum / float64(n)
@@ -38,7 +39,7 @@ func (d Durations) Mean() float64 {
 	return 0
 }
 
-// Deviation is the standard deviation of all that was counted, in seconds.
+// Deviation returns the standard deviation in seconds, 0 without durations.
 func (d Durations) Deviation() float64 {
 	n := float64(d.Count())
 	if n == 0 {
@@ -47,7 +48,7 @@ func (d Durations) Deviation() float64 {
 	return math.Sqrt(max(0, d.Squares/n-d.Mean()*d.Mean())) // rounding may take it below 0
 }
 
-// Percentile is Quantile, and 0 if there are none.
+// Percentile is Quantile, but 0 without durations.
 func (d Durations) Percentile(p float64) float64 {
 	if len(d.Counts) == 0 {
 		return 0
@@ -55,55 +56,42 @@ func (d Durations) Percentile(p float64) float64 {
 	return d.Quantile(p)
 }
 
-// sound reports whether durations from Redis can be reckoned with; those of a process that has counted none are empty.
-func (d Durations) sound() bool {
-	return d.Histogram.Sound() || len(d.Counts) == 0 && d.Sum == 0 && d.Squares == 0
-}
-
-func (d Durations) add(e Durations) Durations {
-	sum := Durations{Histogram: browse.Histogram{Counts: map[int]uint64{}, Sum: d.Sum + e.Sum}, Squares: d.Squares + e.Squares}
-	maps.Copy(sum.Counts, d.Counts)
-	for k, n := range e.Counts {
-		sum.Counts[k] += n
+// parseFigures parses the figures of a period and returns the number of unreadable counts.
+func parseFigures(counts map[string]string) (f Figures, unreadable int) {
+	f.Run.Counts, f.Wait.Counts = map[int]uint64{}, map[int]uint64{}
+	numbers := map[string]*uint64{
+		daycounts.Processed: &f.Processed, daycounts.Failed: &f.Failed, daycounts.Retried: &f.Retried,
+		daycounts.Buried: &f.Buried, daycounts.Pushed: &f.Pushed,
 	}
-	return sum
-}
-
-func (d Durations) since(then Durations) Durations {
-	diff := Durations{Histogram: browse.Histogram{Counts: map[int]uint64{}, Sum: d.Sum - then.Sum}, Squares: d.Squares - then.Squares}
-	for k, n := range d.Counts {
-		if n > then.Counts[k] {
-			diff.Counts[k] = n - then.Counts[k]
+	durations := map[string]*Durations{daycounts.Run: &f.Run, daycounts.Wait: &f.Wait}
+	for name, text := range counts {
+		n, err := strconv.ParseFloat(text, 64)
+		kind, bucket, _ := strings.Cut(name, ":")
+		switch d := durations[kind]; {
+		case err != nil || !(n >= 0 && n < 1<<63): // NaN, too
+			unreadable++
+		case numbers[name] != nil:
+			*numbers[name] = uint64(n)
+		case d == nil || !d.setCount(bucket, n):
+			unreadable++
 		}
 	}
-	return diff
+	return f, unreadable
 }
 
-// Add joins two parts.
-func (f Figures) Add(g Figures) Figures {
-	return Figures{
-		Run: f.Run.add(g.Run), Wait: f.Wait.add(g.Wait),
-		Processed: f.Processed + g.Processed, Failed: f.Failed + g.Failed, Retried: f.Retried + g.Retried, Buried: f.Buried + g.Buried,
-		Pushed: f.Pushed + g.Pushed,
+// setCount sets a count and reports whether its name is known.
+func (d *Durations) setCount(name string, n float64) bool {
+	switch name {
+	case daycounts.Sum:
+		d.Sum = n
+	case daycounts.Squares:
+		d.Squares = n
+	default:
+		k, err := strconv.Atoi(name)
+		if err != nil || !(timings.Histogram{Counts: map[int]uint64{k: 1}}).Sound() {
+			return false
+		}
+		d.Counts[k] = uint64(n)
 	}
-}
-
-// Since is what was counted after an earlier reading of the same counters.
-func (f Figures) Since(then Figures) Figures {
-	return Figures{
-		Run: f.Run.since(then.Run), Wait: f.Wait.since(then.Wait),
-		Processed: f.Processed - then.Processed, Failed: f.Failed - then.Failed, Retried: f.Retried - then.Retried, Buried: f.Buried - then.Buried,
-		Pushed: f.Pushed - then.Pushed,
-	}
-}
-
-// Same reports whether nothing was counted between two readings of the same counters.
-func (f Figures) Same(then Figures) bool {
-	return f.Run.same(then.Run) && f.Wait.same(then.Wait) &&
-		f.Processed == then.Processed && f.Failed == then.Failed && f.Retried == then.Retried && f.Buried == then.Buried && f.Pushed == then.Pushed
-}
-
-// same compares the sums, too: a reading may have come between the count of a duration and its sum.
-func (d Durations) same(then Durations) bool {
-	return d.Count() == then.Count() && d.Sum == then.Sum && d.Squares == then.Squares
+	return true
 }

@@ -1,75 +1,87 @@
 package days
 
 import (
-	"encoding/json"
 	"math"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/lowkiq/lowkiq/internal/tally"
+	"github.com/lowkiq/lowkiq/internal/store/daycounts"
+	"github.com/lowkiq/lowkiq/internal/store/redisdb"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 	"github.com/lowkiq/lowkiq/metrics"
-	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue"
 )
 
-func reading(m *metrics.Metrics) Figures {
-	b := m.Totals()["orders"].Handler
-	return Figures{Run: Durations{browse.Histogram{Counts: b.Counts, Sum: b.Sum}, b.Squares}, Processed: m.Totals()["orders"].Processed}
-}
-
-// TestFigures: parts of a day add up to what was observed, by mean, deviation and percentiles.
+// TestFigures checks that the durations of two processes, in two additions each, add up in mean,
+// deviation and percentiles.
 func TestFigures(t *testing.T) {
 	t.Parallel()
+	c, err := queue.Open(queue.Config{Redis: redistest.Start(t).URL(), Timeout: 10 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	now, err := c.Time(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := daycounts.Counts{}
 	m := metrics.New(prometheus.NewRegistry())
 	q := m.Queue("orders")
-	var parts Figures
-	before := Figures{}
 	for i := range 1000 {
 		q.Handler.Observe(time.Duration(i+1) * time.Millisecond)
 		q.Processed.Inc()
-		if i%100 == 99 {
-			now := reading(m)
-			text, err := json.Marshal(now.Since(before))
-			if err != nil {
-				t.Fatal(err)
-			}
-			var part Figures
-			if err := json.Unmarshal(text, &part); err != nil {
-				t.Fatal(err)
-			}
-			parts, before = parts.Add(part), now
+		if i%250 != 249 {
+			continue
+		}
+		totals := m.Totals()["orders"]
+		all := daycounts.Counts{daycounts.Processed: float64(totals.Processed)}
+		all.SetDurations(daycounts.Run, totals.Handler.Counts, totals.Handler.Sum, totals.Handler.Squares)
+		added := daycounts.Counts{}
+		for name, n := range all {
+			added[name] = n - before[name]
+		}
+		before = all
+		addition := &daycounts.Addition{Queue: "orders", Period: now.UTC().Format(redisdb.Hours), Counts: added}
+		if err := daycounts.Into(c.DB())(t.Context(), []*daycounts.Addition{addition})[0]; err != nil {
+			t.Fatal(err)
 		}
 	}
+	found, err := Read(t.Context(), c, Hours, 2, "orders")
+	if err != nil || len(found) != 1 || found[0].Unreadable > 0 {
+		t.Fatalf("got %+v, %v", found, err)
+	}
+	got := found[0].Figures
 	near := func(what string, got, want, off float64) {
 		t.Helper()
 		if math.Abs(got-want) > off*want {
 			t.Errorf("%s: got %v, want %v", what, got, want)
 		}
 	}
-	if parts.Run.Count() != 1000 || parts.Processed != 1000 {
-		t.Errorf("got %d runs, %d processed, want 1000", parts.Run.Count(), parts.Processed)
+	if got.Run.Count() != 1000 || got.Processed != 1000 {
+		t.Errorf("got %d runs, %d processed, want 1000", got.Run.Count(), got.Processed)
 	}
-	near("mean", parts.Run.Mean(), .5005, 1e-9)
-	near("deviation", parts.Run.Deviation(), math.Sqrt((1000*1000-1)/12.)/1000, 1e-9)
-	near("p50", parts.Run.Percentile(.5), .5, .09)
-	near("p95", parts.Run.Percentile(.95), .95, .09)
-	near("p99", parts.Run.Percentile(.99), .99, .09)
+	near("mean", got.Run.Mean(), .5005, 1e-9)
+	near("deviation", got.Run.Deviation(), math.Sqrt((1000*1000-1)/12.)/1000, 1e-9)
+	near("p50", got.Run.Percentile(.5), .5, .09)
+	near("p95", got.Run.Percentile(.95), .95, .09)
+	near("p99", got.Run.Percentile(.99), .99, .09)
 	if empty := (Durations{}); empty.Mean() != 0 || empty.Deviation() != 0 || empty.Percentile(.5) != 0 {
 		t.Error("of nothing all is 0")
 	}
 }
 
-// TestUnreadablePartsAreLeftOut: and said.
-func TestUnreadablePartsAreLeftOut(t *testing.T) {
+// TestUnreadableCountsAreLeftOut checks that unreadable counts are left out and that their number
+// is reported.
+func TestUnreadableCountsAreLeftOut(t *testing.T) {
 	t.Parallel()
-	good := `1 5 {"run":{"n":{"3":2},"s":1,"q":1},"wait":{"n":{},"s":0,"q":0},"processed":2}`
-	var d Day
-	some := d.add(tally.FieldsOf(map[string]string{"a": good, "b": "1 5 {", "c": `1 5 {"run":{"n":{"9999":1}}}`, "d": good, "e": "7 5", "f": "?", "joined": good[4:]}))
-	if !some || d.Unreadable != 3 || d.Figures.Processed != 6 || d.Figures.Run.Count() != 6 {
-		t.Errorf("got %v, %+v", some, d)
-	}
-	if d := (Day{}); d.add(tally.FieldsOf(map[string]string{"a": "7 5"})) {
-		t.Error("a mark is no figure")
+	f, unreadable := parseFigures(map[string]string{
+		"processed": "6", "run:3": "2", "run:-160": "1", "run:sum": "1.5", "run:squares": "2.25", // sound
+		"failed": "-1", "retried": "nan", "buried": "x", "unheard": "1", "run:9999": "1", "run:": "1", "wait": "1", "wait:1": "1e30",
+	})
+	if unreadable != 8 || f.Processed != 6 || f.Run.Count() != 3 || f.Run.Sum != 1.5 || f.Run.Squares != 2.25 || f.Wait.Count() != 0 || f.Failed != 0 {
+		t.Errorf("got %d unreadable, %+v", unreadable, f)
 	}
 }

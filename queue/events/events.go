@@ -1,12 +1,14 @@
-// Package events answers one question: what happens in a cluster while somebody listens?
+// Package events tells listeners what happens in a cluster.
 //
-// A listener says every few seconds that it listens, to one queue or to all, by a key that expires. Nodes look at these
-// keys with every second renewal of their leases; a node to whose queues nobody listens builds and sends nothing. One that is heard
-// publishes how handler calls end, a message of at most 64 KiB each tenth of a second and listened-to queue. What people
-// and the cluster change is read from its stream (package changes) by the listener itself.
+// A listener announces every few seconds that it listens to a queue or to all queues, by a key that
+// expires. Nodes read these keys with every second renewal of their leases. A node to whose queues
+// nobody listens builds and sends nothing. Otherwise it publishes how handler calls end, in a
+// message of at most 64 KiB per tenth of a second and queue. The listener itself reads the changes
+// that people and the cluster make from their stream (package changes).
 //
-// Events come at most once: what a listener was too slow for, what did not fit, and what was said while its connection was
-// broken is missed, and it is told so. Who must not miss a run reads the journal from a cursor.
+// Events arrive at most once. The listener misses events that it was too slow for, that did not fit
+// into a message, or that happened while its connection was broken, and is told so. A program that
+// must not miss a run reads the journal from a cursor.
 package events
 
 import (
@@ -19,71 +21,73 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/journal"
+	"github.com/lowkiq/lowkiq/internal/store/journal"
 	"github.com/lowkiq/lowkiq/queue/changes"
 )
 
-// Kind says what an event tells of.
+// Kind is the kind of an event.
 type Kind string
 
 // The kinds.
 const (
-	Ran       Kind = "run"       // a handler call for one id has ended
+	Ran       Kind = "run"       // a handler call for an id has ended
 	Recovered Kind = "recovered" // jobs that were in flight when their worker died, or left, are queued again
 	Changed   Kind = "change"    // a person, a program or the cluster has changed something
 	Missed    Kind = "missed"    // events did not reach the listener
 )
 
-// Kinds are all of them.
+// Kinds returns all kinds.
 func Kinds() []Kind { return []Kind{Ran, Recovered, Changed, Missed} }
 
-// Event is one thing that has happened.
+// Event is something that has happened.
 type Event struct {
 	Kind     Kind
-	Queue    string // "" of a change of no queue, and of what was missed
-	Shard    int    // of runs and recoveries
-	Instance string // of the node that tells of it
+	Queue    string // "" for a change of no queue and for missed events
+	Shard    int    // for runs and recoveries
+	Instance string // instance of the node that reports the event
 
-	Run       *journal.Run  // of a run, as its handler ended it; the journal has it once Redis has taken that
-	Recovered *Recovery     // of a recovery
-	Change    *changes.Line // of a change
-	Missed    int           // how many events were; 0: nobody knows
+	Run       *journal.Run  // a run as its handler ended it; the journal has it once Redis has recorded the end
+	Recovered *Recovery     // a recovery
+	Change    *changes.Line // a change
+	Missed    int           // number of missed events, 0 if unknown
 
-	form *form // of one that several read by a hub
+	rendering *rendering // of an event that several readers get from a hub
 }
 
-// form is an event in the words of a program, made once for all who read it.
-type form struct {
+// rendering is the text of an event, made once for all its readers.
+type rendering struct {
 	once sync.Once
 	text string
 }
 
-// Text is the event in the words of write. Of an event of a hub they are made once: whoever reads it by that hub has to ask for the same.
+// Text returns the event as write writes it. For an event of a hub, write is called once. So all
+// readers of that hub must pass the same function.
 func (e *Event) Text(write func(*Event) string) string {
-	if e.form == nil {
+	if e.rendering == nil {
 		return write(e)
 	}
-	e.form.once.Do(func() { e.form.text = write(e) })
-	return e.form.text
+	e.rendering.once.Do(func() { e.rendering.text = write(e) })
+	return e.rendering.text
 }
 
-// Recovery is what the owner of a shard found of its last one.
+// Recovery describes what the new owner of a shard has recovered.
 type Recovery struct {
 	At   time.Time
-	Jobs int // that were in flight, and will be handled again
-	// Crashes are payloads that went to the morgue, as their workers died of them again and again.
+	Jobs int // jobs that were in flight and will be handled again
+	// Crashes is the number of payloads sent to the morgue because they killed their workers again
+	// and again.
 	Crashes int
-	From    string // the instance that had them; "" if nobody knows
+	From    string // the instance that had the jobs in flight, "" if unknown
 }
 
-// Filter says which events are wanted. The zero value of a field asks for all.
+// Filter selects events. The zero value of a field selects all.
 type Filter struct {
 	Queue    string
 	ID       string            // runs of this id, and changes that name it
-	Verdicts []journal.Verdict // runs that ended so, and nothing else
+	Verdicts []journal.Verdict // only runs with these verdicts
 }
 
-// Takes reports whether the filter lets an event through. One that says what was missed always goes through.
+// Takes reports whether the filter passes an event. It always passes reports of missed events.
 func (f *Filter) Takes(e *Event) bool {
 	if e.Kind == Missed {
 		return true
@@ -102,10 +106,10 @@ func (f *Filter) Takes(e *Event) bool {
 	return f.ID == ""
 }
 
-// errMessage is a message that cannot be read.
-var errMessage = errors.New("unreadable message of events")
+// errUnreadable is the error of a message that cannot be parsed.
+var errUnreadable = errors.New("unreadable message of events")
 
-// A message is a line "<missed> <instance>", and then for each shard that has something to say one of
+// A message is a line "<missed> <instance>", and then for each shard with events one of these lines:
 //
 //	run <queue> <shard> <bytes>\n<lines of package journal>
 //	recovered <queue> <shard> <µs> <jobs> <crashes> <instance>\n
@@ -125,9 +129,9 @@ func appendRecovery(b []byte, queue string, shard int, r *Recovery) []byte {
 	return fmt.Appendf(b, "recovered %s %d %d %d %d %s\n", queue, shard, r.At.UnixMicro(), r.Jobs, r.Crashes, r.From)
 }
 
-// parse reads a message. What can be read before something that cannot is returned with the error.
-func parse(text string) (all []Event, err error) {
-	bad := func(part string) error { return fmt.Errorf("%w: %.60q", errMessage, part) }
+// parseMessage parses a message. With an error it returns the events before the unreadable part.
+func parseMessage(text string) (all []Event, err error) {
+	bad := func(part string) error { return fmt.Errorf("%w: %.60q", errUnreadable, part) }
 	head, rest, ok := strings.Cut(text, "\n")
 	count, instance, two := strings.Cut(head, " ")
 	missed, err := strconv.Atoi(count)
@@ -155,7 +159,7 @@ func parse(text string) (all []Event, err error) {
 				of := e
 				runs[i].Shard = e.Shard
 				if runs[i].Ended.IsZero() {
-					runs[i].Ended = runs[i].Popped // of what no handler was called for
+					runs[i].Ended = runs[i].Popped // no handler was called
 				}
 				of.Run = &runs[i]
 				all = append(all, of)
@@ -184,35 +188,36 @@ func parse(text string) (all []Event, err error) {
 	return all, nil
 }
 
-// Backlog holds events for a reader who may be slow: what does not fit is missed, and counted.
+// Backlog holds events for a reader that may be slow. Events that do not fit are missed and
+// counted.
 type Backlog struct {
 	events chan Event
 	missed atomic.Int64
 }
 
-// backlog is how many events wait for a reader.
-const backlog = 1024
+// backlogSize is how many events wait for a reader.
+const backlogSize = 1024
 
-// NewBacklog makes an empty one.
-func NewBacklog() *Backlog { return &Backlog{events: make(chan Event, backlog)} }
+// NewBacklog returns an empty backlog.
+func NewBacklog() *Backlog { return &Backlog{events: make(chan Event, backlogSize)} }
 
-// C are the events that wait.
+// C returns the channel of the waiting events.
 func (b *Backlog) C() <-chan Event { return b.events }
 
-// Add adds an event; it never waits. One goroutine at a time may call it.
+// Add adds an event and never waits. Only one goroutine at a time may call it.
 func (b *Backlog) Add(e Event) {
-	if n := b.missed.Load(); n > 0 && !b.put(Event{Kind: Missed, Missed: int(n)}) {
+	if n := b.missed.Load(); n > 0 && !b.tryPut(Event{Kind: Missed, Missed: int(n)}) {
 		b.missed.Add(1)
 		return
 	} else if n > 0 {
 		b.missed.Add(-n)
 	}
-	if !b.put(e) {
+	if !b.tryPut(e) {
 		b.missed.Add(1)
 	}
 }
 
-func (b *Backlog) put(e Event) bool {
+func (b *Backlog) tryPut(e Event) bool {
 	select {
 	case b.events <- e:
 		return true

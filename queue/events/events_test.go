@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/journal"
+	"github.com/lowkiq/lowkiq/internal/store/journal"
 	"github.com/lowkiq/lowkiq/queue/changes"
 )
 
@@ -21,7 +21,7 @@ func run(id string, end journal.Verdict) journal.Run {
 		Ran: journal.Ran{Due: t0, Popped: t0.Add(time.Millisecond), Began: t0.Add(2 * time.Millisecond), Took: time.Second}}
 }
 
-// said collects what a publisher sends.
+// said collects the messages of a publisher.
 type said struct{ messages map[string][]string }
 
 func (s *said) publish(_ context.Context, queue string, text []byte) error {
@@ -32,7 +32,7 @@ func (s *said) publish(_ context.Context, queue string, text []byte) error {
 	return nil
 }
 
-// What is published comes back, to those who want it and to nobody else.
+// Published events arrive at those who want them and at nobody else.
 func TestPublished(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -62,7 +62,7 @@ func TestPublished(t *testing.T) {
 		if len(s.messages["orders"]) != 1 || len(s.messages[""]) != 1 || len(s.messages["mails"]) != 1 || !p.Wanted("mails") {
 			t.Fatalf("sent %q, want one more to orders and to all", s.messages)
 		}
-		all, err := parse(s.messages[""][0])
+		all, err := parseMessage(s.messages[""][0])
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -89,7 +89,7 @@ func TestPublished(t *testing.T) {
 	})
 }
 
-// A message has a bound, and what does not fit is counted.
+// A message has a maximum size, and events that do not fit are counted.
 func TestTooMuch(t *testing.T) {
 	t.Parallel()
 	var s said
@@ -103,9 +103,9 @@ func TestTooMuch(t *testing.T) {
 		p.Runs("n1/1", "orders", 1, many)
 	}
 	p.Recovered("n1/1", "orders", 4, Recovery{At: t0})
-	p.send(t.Context())
+	p.sendMessages(t.Context())
 	text := s.messages["orders"][0]
-	all, err := parse(text)
+	all, err := parseMessage(text)
 	if err != nil || len(text) > maxMessage+1024 || len(text) < maxMessage {
 		t.Fatalf("%d bytes, %v; want about %d", len(text), err, maxMessage)
 	}
@@ -113,7 +113,7 @@ func TestTooMuch(t *testing.T) {
 	if last.Kind != Missed || len(all)-1+last.Missed != 5001 {
 		t.Errorf("%d events, the last one %+v: want 5001 with those missed", len(all), last)
 	}
-	p.send(t.Context())
+	p.sendMessages(t.Context())
 	if len(s.messages["orders"]) != 1 {
 		t.Error("the same was sent again")
 	}
@@ -148,14 +148,14 @@ func TestFilter(t *testing.T) {
 	}
 }
 
-// A slow reader is told how many events it has missed, where it has.
+// A slow reader is told how many events it has missed, at the place where it missed them.
 func TestBacklog(t *testing.T) {
 	t.Parallel()
 	b := NewBacklog()
-	for i := range backlog + 5 {
+	for i := range backlogSize + 5 {
 		b.Add(Event{Kind: Ran, Shard: i})
 	}
-	for i := range backlog {
+	for i := range backlogSize {
 		if e := <-b.C(); e.Shard != i || e.Kind != Ran {
 			t.Fatalf("got %+v, want run %d", e, i)
 		}
@@ -176,8 +176,8 @@ func FuzzParse(f *testing.F) {
 	f.Add("0 n\nrun orders 1 99999999999\nx")
 	f.Add("-1 n\n")
 	f.Fuzz(func(t *testing.T, text string) {
-		all, err := parse(text)
-		if err != nil && !errors.Is(err, errMessage) && !errors.Is(err, journal.ErrEntry) {
+		all, err := parseMessage(text)
+		if err != nil && !errors.Is(err, errUnreadable) && !errors.Is(err, journal.ErrEntry) {
 			t.Errorf("got %v", err)
 		}
 		for _, e := range all {

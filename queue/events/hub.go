@@ -6,32 +6,35 @@ import (
 	"sync"
 )
 
-// Hub shares what a process hears among those who listen by it: one subscription for each queue, and one for all queues.
+// Hub shares subscriptions among the readers of a process. It has one subscription for each queue,
+// and one for all queues.
 type Hub struct {
-	most   int
-	listen func(context.Context, Filter) iter.Seq[Event]
+	maxStreams int
+	listen     func(context.Context, Filter) iter.Seq[Event]
 
 	mu      sync.Mutex // guards what follows
 	feeds   map[string]*feed
 	streams int
 }
 
-// feed is one subscription.
+// feed is a subscription.
 type feed struct {
 	stop    context.CancelFunc
 	readers map[*Backlog]bool // guarded by the hub's mu
 }
 
-// NewHub makes one for so many streams at once, which listens by listen, as Client.Events is.
+// NewHub returns a hub with at most this many streams at once. listen subscribes, like
+// Client.Events.
 func NewHub(most int, listen func(context.Context, Filter) iter.Seq[Event]) *Hub {
-	return &Hub{most: most, listen: listen, feeds: map[string]*feed{}}
+	return &Hub{maxStreams: most, listen: listen, feeds: map[string]*feed{}}
 }
 
-// Join listens to a queue, "" for all. leave ends that. ok is false if there are as many streams as there may be.
+// Join listens to a queue, or to all if queue is "". leave ends that. ok is false if the hub has
+// its maximum number of streams.
 func (h *Hub) Join(queue string) (backlog *Backlog, leave func(), ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.streams == h.most {
+	if h.streams == h.maxStreams {
 		return nil, nil, false
 	}
 	h.streams++
@@ -40,7 +43,7 @@ func (h *Hub) Join(queue string) (backlog *Backlog, leave func(), ok bool) {
 		ctx, stop := context.WithCancel(context.Background())
 		one = &feed{stop: stop, readers: map[*Backlog]bool{}}
 		h.feeds[queue] = one
-		go h.hear(ctx, queue, one)
+		go h.feedReaders(ctx, queue, one)
 	}
 	backlog = NewBacklog()
 	one.readers[backlog] = true
@@ -56,10 +59,10 @@ func (h *Hub) Join(queue string) (backlog *Backlog, leave func(), ok bool) {
 	}, true
 }
 
-// hear passes on what is heard, until ctx ends.
-func (h *Hub) hear(ctx context.Context, queue string, to *feed) {
+// feedReaders passes events to the readers of a feed until ctx ends.
+func (h *Hub) feedReaders(ctx context.Context, queue string, to *feed) {
 	for e := range h.listen(ctx, Filter{Queue: queue}) {
-		e.form = &form{}
+		e.rendering = &rendering{}
 		h.mu.Lock()
 		for backlog := range to.readers {
 			backlog.Add(e)

@@ -9,7 +9,8 @@ import (
 	"testing/synctest"
 )
 
-// Streams of one queue share a subscription, and each hears all of it; it ends with the last one, and there are only so many.
+// Streams of a queue share a subscription and each gets all events. The subscription ends with the
+// last stream, and the number of streams is bounded.
 func TestHub(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

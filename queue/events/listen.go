@@ -6,22 +6,22 @@ import (
 	"sync"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/redisdb"
+	"github.com/lowkiq/lowkiq/internal/store/redisdb"
 	"github.com/lowkiq/lowkiq/queue/changes"
 )
 
 const (
-	listenFor   = 10 * time.Second // for which a listener counts as one after it said so
-	listenEvery = 3 * time.Second  // how often it says so
-	lookEvery   = time.Second      // how often it looks at what was changed
-	silence     = 20 * time.Second // after which the connection is tested
+	listenFor   = 10 * time.Second // life of a listener's announcement
+	listenEvery = 3 * time.Second  // between two announcements
+	lookEvery   = time.Second      // between two reads of the list of changes
+	silence     = 20 * time.Second // without a message before the connection is tested
 	pongWithin  = 5 * time.Second
 	tryAgain    = 250 * time.Millisecond
 )
 
-// Listen yields what happens from now on, until ctx ends or the loop does. Nodes know of the listener within two
-// renewals of their leases, 2 s by default. An outage of Redis ends nothing; what was missed in it is told as
-// an event.
+// Listen yields the events from now on, until ctx or the loop ends. Nodes notice the listener
+// within two renewals of their leases, 2 s by default. Listen survives outages of Redis, and then
+// yields an event for the missed events.
 func Listen(ctx context.Context, db *redisdb.DB, f Filter) iter.Seq[Event] {
 	return func(yield func(Event) bool) {
 		ctx, stop := context.WithCancel(ctx)
@@ -30,8 +30,8 @@ func Listen(ctx context.Context, db *redisdb.DB, f Filter) iter.Seq[Event] {
 		defer stop()
 		heard, changed := NewBacklog(), NewBacklog()
 		l := &listener{db: db, filter: f}
-		group.Go(func() { l.hear(ctx, heard) })
-		group.Go(func() { l.look(ctx, changed) })
+		group.Go(func() { l.receiveEvents(ctx, heard) })
+		group.Go(func() { l.announceAndPoll(ctx, changed) })
 		for {
 			var e Event
 			select {
@@ -47,17 +47,17 @@ func Listen(ctx context.Context, db *redisdb.DB, f Filter) iter.Seq[Event] {
 	}
 }
 
-// listener is one who listens.
+// listener is a call of Listen.
 type listener struct {
 	db     *redisdb.DB
 	filter Filter
 }
 
-// hear passes on what nodes publish, until ctx ends.
-func (l *listener) hear(ctx context.Context, to *Backlog) {
+// receiveEvents passes on the events that nodes publish, until ctx ends.
+func (l *listener) receiveEvents(ctx context.Context, to *Backlog) {
 	for heard := false; ctx.Err() == nil; {
-		if l.session(ctx, to, &heard); heard && ctx.Err() == nil {
-			heard = false // once for an outage, however long
+		if l.receiveSession(ctx, to, &heard); heard && ctx.Err() == nil {
+			heard = false // once per outage
 			to.Add(Event{Kind: Missed})
 		}
 		select {
@@ -67,8 +67,9 @@ func (l *listener) hear(ctx context.Context, to *Backlog) {
 	}
 }
 
-// session listens until its connection is broken. heard is set once there is one, so that something may be missed.
-func (l *listener) session(ctx context.Context, to *Backlog, heard *bool) {
+// receiveSession listens until its connection breaks. It sets heard once it is subscribed, because
+// events may be missed after that.
+func (l *listener) receiveSession(ctx context.Context, to *Backlog, heard *bool) {
 	sub := l.db.Subscribe(ctx)
 	defer sub.Close()
 	defer context.AfterFunc(ctx, func() { sub.Close() })() // unblocks the receive
@@ -83,7 +84,7 @@ func (l *listener) session(ctx context.Context, to *Backlog, heard *bool) {
 			*heard, wait = true, silence
 		case err == nil && news.Payload != "":
 			wait = silence
-			events, _ := parse(news.Payload) // what a later release says in other words is left out
+			events, _ := parseMessage(news.Payload) // the events of a later release that cannot be parsed are left out
 			for _, e := range events {
 				if l.filter.Takes(&e) {
 					to.Add(e)
@@ -99,8 +100,8 @@ func (l *listener) session(ctx context.Context, to *Backlog, heard *bool) {
 	}
 }
 
-// look says that there is a listener, and passes on what is changed, until ctx ends.
-func (l *listener) look(ctx context.Context, to *Backlog) {
+// announceAndPoll announces the listener and passes on changes, until ctx ends.
+func (l *listener) announceAndPoll(ctx context.Context, to *Backlog) {
 	ticker := time.NewTicker(lookEvery)
 	defer ticker.Stop()
 	cursor, said := "", time.Time{}
@@ -112,7 +113,7 @@ func (l *listener) look(ctx context.Context, to *Backlog) {
 			}
 		}
 		if len(l.filter.Verdicts) == 0 {
-			cursor = l.changes(ctx, cursor, to)
+			cursor = l.forwardChanges(ctx, cursor, to)
 		}
 		select {
 		case <-ctx.Done():
@@ -122,8 +123,9 @@ func (l *listener) look(ctx context.Context, to *Backlog) {
 	}
 }
 
-// changes passes on what was changed after a cursor, and returns the next one; "" is the end as it is now.
-func (l *listener) changes(ctx context.Context, cursor string, to *Backlog) string {
+// forwardChanges passes on the changes after a cursor and returns the next cursor. The cursor ""
+// means the present end.
+func (l *listener) forwardChanges(ctx context.Context, cursor string, to *Backlog) string {
 	log := changes.In(l.db)
 	if cursor == "" {
 		_, last, err := log.Read(ctx, changes.Query{Look: 1, Limit: 1})

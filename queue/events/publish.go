@@ -6,40 +6,40 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/journal"
-	"github.com/lowkiq/lowkiq/internal/redisdb"
+	"github.com/lowkiq/lowkiq/internal/store/journal"
+	"github.com/lowkiq/lowkiq/internal/store/redisdb"
 )
 
 const (
 	publishEvery = 100 * time.Millisecond
-	maxMessage   = 64 << 10 // bytes of a message, but for one event that is longer
+	maxMessage   = 64 << 10 // bytes of a message, unless a single event is longer
 )
 
-// Publisher tells listeners what happens in this process. Its methods may be called at once.
+// Publisher publishes the events of this process. Its methods may be called concurrently.
 type Publisher struct {
-	// Publish sends a message to those who listen to a queue, "" for those who listen to all.
+	// Publish sends a message to the listeners of a queue, or of all queues if queue is "".
 	Publish func(ctx context.Context, queue string, message []byte) error
 
-	wanted atomic.Pointer[map[string]bool] // by queue, "" for all; nil: nobody listens
-	wake   chan struct{}                   // somebody listens
+	wanted atomic.Pointer[map[string]bool] // by queue, "" for all; nil if nobody listens
+	wake   chan struct{}                   // signals that somebody listens
 
 	mu  sync.Mutex // guards out
 	out map[string]*message
 }
 
-// message is what was not sent yet.
+// message is the unsent events for the listeners of a queue.
 type message struct {
 	instance string
 	text     []byte
 	missed   int
 }
 
-// NewPublisher makes one to which nobody listens.
+// NewPublisher returns a publisher without listeners.
 func NewPublisher(publish func(ctx context.Context, queue string, message []byte) error) *Publisher {
 	return &Publisher{Publish: publish, wake: make(chan struct{}, 1), out: map[string]*message{}}
 }
 
-// Want takes in to which queues somebody listens, "" for all of them.
+// Want sets the queues that somebody listens to; "" stands for all queues.
 func (p *Publisher) Want(queues ...string) {
 	if len(queues) == 0 {
 		p.wanted.Store(nil)
@@ -57,15 +57,15 @@ func (p *Publisher) Want(queues ...string) {
 	}
 }
 
-// Wanted reports whether somebody listens to a queue. It costs next to nothing.
+// Wanted reports whether somebody listens to a queue. It is very cheap.
 func (p *Publisher) Wanted(queue string) bool {
 	wanted := p.wanted.Load()
 	return wanted != nil && ((*wanted)[""] || (*wanted)[queue])
 }
 
-// Runs tells of handler calls that have ended, on a shard of a queue.
+// Runs publishes handler calls that have ended on a shard of a queue.
 func (p *Publisher) Runs(instance, queue string, shard int, runs []journal.Run) {
-	p.tell(instance, queue, len(runs), func(room int) (text []byte, fit int) {
+	p.addEvents(instance, queue, len(runs), func(room int) (text []byte, fit int) {
 		var lines []byte
 		for i := range runs {
 			if room < len(lines) {
@@ -78,14 +78,14 @@ func (p *Publisher) Runs(instance, queue string, shard int, runs []journal.Run) 
 	})
 }
 
-// Recovered tells of jobs that are queued again.
+// Recovered publishes that jobs were queued again.
 func (p *Publisher) Recovered(instance, queue string, shard int, r Recovery) {
-	p.tell(instance, queue, 1, func(int) ([]byte, int) { return appendRecovery(nil, queue, shard, &r), 1 })
+	p.addEvents(instance, queue, 1, func(int) ([]byte, int) { return appendRecovery(nil, queue, shard, &r), 1 })
 }
 
-// tell adds events to the messages of those who want them. make makes their text, as many of them as the room allows, and
-// says how many these are.
-func (p *Publisher) tell(instance, queue string, n int, make func(room int) (text []byte, fit int)) {
+// addEvents adds events to the messages for the listeners of the queue and of all queues. make
+// writes as many of the events as fit into room bytes and returns how many these are.
+func (p *Publisher) addEvents(instance, queue string, n int, make func(room int) (text []byte, fit int)) {
 	wanted := p.wanted.Load()
 	if wanted == nil || n == 0 {
 		return
@@ -112,7 +112,7 @@ func (p *Publisher) tell(instance, queue string, n int, make func(room int) (tex
 	}
 }
 
-// Run sends what there is until ctx ends. It waits where nobody listens.
+// Run sends events until ctx ends. It sleeps while nobody listens.
 func (p *Publisher) Run(ctx context.Context) error {
 	ticker := time.NewTicker(publishEvery)
 	defer ticker.Stop()
@@ -122,7 +122,7 @@ func (p *Publisher) Run(ctx context.Context) error {
 			return nil
 		case <-ticker.C:
 		}
-		p.send(ctx)
+		p.sendMessages(ctx)
 		if p.wanted.Load() == nil {
 			ticker.Stop()
 			select {
@@ -135,19 +135,20 @@ func (p *Publisher) Run(ctx context.Context) error {
 	}
 }
 
-// send sends what there is. A message that Redis did not take is missed by all: events are not kept.
-func (p *Publisher) send(ctx context.Context) {
+// sendMessages sends the unsent events. Listeners miss a message that Redis does not accept,
+// because events are not kept.
+func (p *Publisher) sendMessages(ctx context.Context) {
 	p.mu.Lock()
 	out := p.out
 	p.out = map[string]*message{}
 	p.mu.Unlock()
 	for queue, m := range out {
 		text := append(appendHead(nil, m.missed, m.instance), m.text...)
-		_ = p.Publish(ctx, queue, text) // an outage of Redis is told by all else
+		_ = p.Publish(ctx, queue, text) // everything else reports an outage of Redis
 	}
 }
 
-// Interest finds out to which of some queues somebody listens, "" among them if to all.
+// Interest returns the queues that somebody listens to, with "" if somebody listens to all.
 func Interest(ctx context.Context, db *redisdb.DB, queues []string) (wanted []string, err error) {
 	names := append([]string{""}, queues...)
 	cmd := redisdb.Cmd{"MGET"}
@@ -166,7 +167,7 @@ func Interest(ctx context.Context, db *redisdb.DB, queues []string) (wanted []st
 	return wanted, nil
 }
 
-// Into is what sends messages by a connection.
+// Into returns a function that publishes messages over a connection.
 func Into(db *redisdb.DB) func(context.Context, string, []byte) error {
 	return func(ctx context.Context, queue string, text []byte) error {
 		_, err := db.Do(ctx, "publish events", "PUBLISH", db.Keys.Events(queue), text)

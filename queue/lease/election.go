@@ -4,10 +4,10 @@ import (
 	"context"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/redisdb"
+	"github.com/lowkiq/lowkiq/internal/store/redisdb"
 )
 
-// Record is the value that says which Raft group is the cluster.
+// Record is the value in Redis that says which Raft group leads the cluster.
 type Record struct{ db *redisdb.DB }
 
 // Record returns the cluster's record.
@@ -15,20 +15,20 @@ func (x *Index) Record() Record { return Record{x.db} }
 
 // Load returns the record, nil if there is none.
 func (r Record) Load(ctx context.Context) ([]byte, error) {
-	return load(ctx, r.db, r.db.Keys.Record(), "read the cluster record")
+	return loadKey(ctx, r.db, r.db.Keys.Record(), "read the cluster record")
 }
 
-// CompareAndSet replaces the record old (nil: there is none) by next (nil: delete it)
-// and reports whether it was old. After an error it may have happened.
+// CompareAndSet replaces the record old by next, and reports whether the record was old. A nil old means that there
+// is no record, a nil next deletes the record. After an error the record may have been replaced.
 func (r Record) CompareAndSet(ctx context.Context, old, next []byte) (bool, error) {
 	reply, err := r.db.Run(ctx, r.db.Scripts.ClusterSwap, []string{r.db.Keys.Record()}, old, next)
 	return reply == int64(1), err
 }
 
-// Now is Redis's clock.
+// Now returns the time by Redis's clock.
 func (r Record) Now(ctx context.Context) (time.Time, error) { return r.db.Time(ctx) }
 
-// Mark is a value of the leader that vanishes a ttl after its last renewal.
+// Mark is a value of the leader that expires a ttl after its last renewal.
 type Mark struct {
 	db  *redisdb.DB
 	ttl time.Duration
@@ -39,11 +39,10 @@ func (x *Index) Mark(ttl time.Duration) Mark { return Mark{x.db, ttl} }
 
 // Load returns the mark, nil if it is missing.
 func (m Mark) Load(ctx context.Context) ([]byte, error) {
-	return load(ctx, m.db, m.db.Keys.Leader(), "read the leader's mark")
+	return loadKey(ctx, m.db, m.db.Keys.Leader(), "read the leader's mark")
 }
 
-// Renew sets the mark for another ttl while the cluster record equals record, and
-// reports whether it did.
+// Renew sets the mark for another ttl if the cluster record equals record, and reports whether it does.
 func (m Mark) Renew(ctx context.Context, record, mark []byte) (bool, error) {
 	reply, err := m.db.Run(ctx, m.db.Scripts.Mark, []string{m.db.Keys.Record(), m.db.Keys.Leader()}, record, mark, m.ttl.Milliseconds())
 	return reply == int64(1), err
@@ -55,7 +54,7 @@ func (m Mark) Drop(ctx context.Context) error {
 	return err
 }
 
-// ClusterState is what a node looks at again and again, read by one command.
+// ClusterState has the values that a node reads again and again, with one command.
 type ClusterState struct {
 	Record    []byte // of the cluster; nil if there is none
 	Mark      []byte // of the leader; nil if it is missing
@@ -80,7 +79,7 @@ func (x *Index) State(ctx context.Context, known []Instance) (ClusterState, erro
 	return state, nil
 }
 
-func load(ctx context.Context, db *redisdb.DB, key, what string) ([]byte, error) {
+func loadKey(ctx context.Context, db *redisdb.DB, key, what string) ([]byte, error) {
 	value, err := db.Do(ctx, what, "GET", key)
 	return redisdb.Bytes(value), err
 }

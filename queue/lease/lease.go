@@ -1,9 +1,9 @@
 // Package lease says which instances of nodes are alive, and who leads them.
 //
-// An instance takes a [Lease], renews it, and is dead once it has expired. The [Index]
-// keeps the instances' identities for longer, so that another node can prove that a
-// process is gone. The cluster's [Record] and the leader's [Mark] are beside it. All of it
-// is bytes here: what a lease or a record says is the business of the node.
+// An instance takes a [Lease] and renews it. It is dead once the lease has expired. The [Index] keeps the
+// identities of instances for longer, so that another node can prove that a process is gone. The package also
+// stores the cluster's [Record] and the leader's [Mark]. It does not interpret any of them: a node decides what a
+// lease or a record says.
 package lease
 
 import (
@@ -14,30 +14,28 @@ import (
 	"slices"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/redisdb"
+	"github.com/lowkiq/lowkiq/internal/store/redisdb"
 )
 
-// Lease is an instance's proof of life in Redis. Once expired it can never be revived,
-// because an instance's name is never used twice. What it says (Value) is the node's
-// business; here it is bytes.
+// Lease is an instance's proof of life in Redis. A lease that has expired can never come back, because Renew only
+// writes a lease that exists, and the name of an instance is never used twice.
 type Lease struct {
 	db       *redisdb.DB
 	key      string
 	Instance string
 }
 
-// ErrGone means that the lease has expired or was deleted, for good.
+// ErrGone means that the lease has expired or was deleted. It is final.
 var ErrGone = errors.New("the lease is gone")
 
-// Index is the index of a cluster's instances, with the keys beside it. It is safe for
-// concurrent use.
+// Index gives access to a cluster's instances, their leases and related keys. It is safe for concurrent use.
 type Index struct{ db *redisdb.DB }
 
 // In returns the index of the cluster whose keys db uses.
 func In(db *redisdb.DB) *Index { return &Index{db} }
 
-// Take creates the lease of a new instance and puts it into the index of
-// instances, with what identifies its process: that outlives the lease.
+// Take creates the lease of a new instance and adds the instance to the index. identity identifies the process, and
+// stays in the index when the lease has expired. value is the text of the lease.
 func (x *Index) Take(ctx context.Context, instance string, identity, value []byte, ttl time.Duration) (*Lease, error) {
 	l := &Lease{db: x.db, key: x.db.Keys.Lease(instance), Instance: instance}
 	reply, err := x.db.Run(ctx, x.db.Scripts.LeaseNew, []string{l.key, x.db.Keys.Instances()}, value, ttl.Milliseconds(), instance, identity)
@@ -50,8 +48,9 @@ func (x *Index) Take(ctx context.Context, instance string, identity, value []byt
 	return l, nil
 }
 
-// Renew rewrites the lease and extends it by ttl from now. ErrGone is final. It is
-// one command; only a Redis out of memory, which refuses that, is asked by the script.
+// Renew replaces the text of the lease and lets the lease expire ttl from now. If the lease is gone, the error is
+// ErrGone, which is final. Renew sends one command. A Redis that is out of memory refuses it, and then a script
+// renews the lease.
 func (l *Lease) Renew(ctx context.Context, value []byte, ttl time.Duration) error {
 	reply, err := l.db.Do(ctx, "lease", "SET", l.key, value, "PX", ttl.Milliseconds(), "XX")
 	renewed := reply != nil
@@ -71,16 +70,15 @@ func (l *Lease) Renew(ctx context.Context, value []byte, ttl time.Duration) erro
 // Drop deletes the lease, so that others need not wait for it to expire.
 func (l *Lease) Drop(ctx context.Context) error { return In(l.db).Drop(ctx, l.Instance) }
 
-// Drop deletes the lease of an instance that is proven dead, and forgets the
-// instance.
+// Drop deletes the lease of an instance that is proven dead, and removes the instance from the index.
 func (x *Index) Drop(ctx context.Context, instance string) error {
 	_, err := x.db.Pipeline(ctx, "drop the lease of "+instance,
 		redisdb.Cmd{"DEL", x.db.Keys.Lease(instance)}, redisdb.Cmd{"HDEL", x.db.Keys.Instances(), instance})
 	return err
 }
 
-// End deletes the lease of an instance that is proven dead. The index keeps what
-// identifies it, so that the proof can be repeated until nothing refers to it.
+// End deletes the lease of an instance that is proven dead. The index keeps its identity, so that the proof can be
+// repeated as long as claims name the instance.
 func (x *Index) End(ctx context.Context, instance string) error {
 	_, err := x.db.Do(ctx, "end the lease of "+instance, "DEL", x.db.Keys.Lease(instance))
 	return err
@@ -89,11 +87,11 @@ func (x *Index) End(ctx context.Context, instance string) error {
 // Instance is an entry of the index of instances.
 type Instance struct {
 	Name     string
-	Identity []byte // what Take was given; nil if the instance is not in the index
-	Lease    []byte // what the lease says; nil if it is gone
+	Identity []byte // as given to Take; nil if the instance is not in the index
+	Lease    []byte // the text of the lease; nil if the lease is gone
 }
 
-// Instance reads one entry.
+// Instance reads an instance and its lease.
 func (x *Index) Instance(ctx context.Context, name string) (Instance, error) {
 	replies, err := x.db.Pipeline(ctx, "read instance "+name,
 		redisdb.Cmd{"HGET", x.db.Keys.Instances(), name}, redisdb.Cmd{"GET", x.db.Keys.Lease(name)})
@@ -103,7 +101,7 @@ func (x *Index) Instance(ctx context.Context, name string) (Instance, error) {
 	return Instance{Name: name, Identity: redisdb.Bytes(replies[0]), Lease: redisdb.Bytes(replies[1])}, nil
 }
 
-// Identities reads the index alone: names and identities, in order of their names, no leases.
+// Identities reads the index without leases, in the order of the names.
 func (x *Index) Identities(ctx context.Context) ([]Instance, error) {
 	reply, err := x.db.Do(ctx, "list instances", "HGETALL", x.db.Keys.Instances())
 	if err != nil {
@@ -117,7 +115,7 @@ func (x *Index) Identities(ctx context.Context) ([]Instance, error) {
 	return instances, nil
 }
 
-// All reads the index and the leases of all that are in it.
+// All reads the index with the leases of all its instances.
 func (x *Index) All(ctx context.Context) ([]Instance, error) {
 	index, err := x.Identities(ctx)
 	if err != nil || len(index) == 0 {
@@ -127,8 +125,7 @@ func (x *Index) All(ctx context.Context) ([]Instance, error) {
 	return state.Instances, err
 }
 
-// Left returns for how long the leases of instances last unless they are renewed; 0
-// for one that is gone.
+// Left returns how soon each lease expires unless it is renewed, 0 for a lease that is gone.
 func (x *Index) Left(ctx context.Context, instances ...Instance) ([]time.Duration, error) {
 	cmds := make([]redisdb.Cmd, len(instances))
 	for i, known := range instances {
@@ -145,16 +142,16 @@ func (x *Index) Left(ctx context.Context, instances ...Instance) ([]time.Duratio
 	return left, nil
 }
 
-// Reserve takes a node's name for a boot until the lease shows it, at most for ttl. It
-// returns false if another boot has it. To repeat it does no harm: in a Redis Cluster go-redis
-// does so by itself when an answer is lost.
+// Reserve reserves a node's name for a boot, for ttl at most. Later the lease shows that the name is taken. Reserve
+// returns false if another boot has the name. It may be repeated, which go-redis does by itself in a Redis
+// Cluster when an answer is lost.
 func (x *Index) Reserve(ctx context.Context, node, boot string, ttl time.Duration) (bool, error) {
 	key := x.db.Keys.Name(node)
 	taken, err := x.db.Do(ctx, "reserve the name "+node, "SET", key, boot, "PX", ttl.Milliseconds(), "NX")
 	if err != nil || taken != nil {
 		return err == nil, err
 	}
-	holder, err := load(ctx, x.db, key, "read who has the name "+node)
+	holder, err := loadKey(ctx, x.db, key, "read who has the name "+node)
 	return string(holder) == boot, err
 }
 

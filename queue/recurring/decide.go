@@ -6,36 +6,36 @@ import (
 	"github.com/lowkiq/lowkiq/internal/calendar"
 )
 
-// step is what is to be done for an entry now.
+// step is what to do for an entry now.
 type step struct {
-	push   bool      // a push for tick
-	tick   time.Time // which one
-	missed int64     // how many before it are left out
-	next   time.Time // the tick that then takes its place
+	push   bool      // push a job for tick
+	tick   time.Time // the tick
+	missed int64     // number of ticks before it that are left out
+	next   time.Time // the next tick
 }
 
-// farthest is how much of the past is counted: what was down for longer misses no more.
-const farthest = 366 * 24 * time.Hour
+// maxPast bounds how far back missed ticks are counted.
+const maxPast = 366 * 24 * time.Hour
 
-// decide says what is to be done for an entry whose next tick this is; due is when, after now if there
-// is nothing to do yet. It is pure.
-func decide(name string, spec Spec, schedule calendar.Schedule, paused bool, tick, now time.Time) (do step, due time.Time) {
+// decideStep decides what to do for an entry with this next tick. due is the time of its push,
+// which is after now if there is nothing to do yet. The function is pure.
+func decideStep(name string, spec Spec, schedule calendar.Schedule, paused bool, tick, now time.Time) (do step, due time.Time) {
 	at := func(tick time.Time) time.Time {
 		return tick.Add(calendar.Jitter(name, tick, time.Duration(spec.Jitter)))
 	}
 	if due = at(tick); due.After(now) {
 		return step{}, due
 	}
-	if paused { // ticks go by
-		return step{next: schedule.Next(latest(tick, now.Add(-time.Duration(spec.Jitter))))}, due
+	if paused { // skip the ticks
+		return step{next: schedule.Next(laterOf(tick, now.Add(-time.Duration(spec.Jitter))))}, due
 	}
-	late := now.Add(-soonEnough)
+	late := now.Add(-maxLate)
 	if due.After(late) {
 		return step{push: true, tick: tick, next: schedule.Next(tick)}, due
 	}
-	// The ticks from this one on that are late are n, the newest of them is last.
+	// Late ticks begin with first. n is their number, and last is the newest of them.
 	first := tick
-	if oldest := now.Add(-farthest); first.Before(oldest) {
+	if oldest := now.Add(-maxPast); first.Before(oldest) {
 		first = schedule.Next(oldest)
 	}
 	n, last := int64(1), first
@@ -55,7 +55,7 @@ func decide(name string, spec Spec, schedule calendar.Schedule, paused bool, tic
 	return step{push: true, tick: last, missed: n - 1, next: schedule.Next(last)}, due
 }
 
-func latest(x, y time.Time) time.Time {
+func laterOf(x, y time.Time) time.Time {
 	if x.After(y) {
 		return x
 	}

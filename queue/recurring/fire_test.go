@@ -22,76 +22,104 @@ import (
 	"github.com/lowkiq/lowkiq/queue"
 )
 
-// fakeBook is the book by its rules, in memory: what Redis does in its scripts.
+// fakeBook is a book in memory that follows the rules of the scripts in Redis.
 type fakeBook struct {
 	mu      sync.Mutex // guards the fields below
 	entries map[string]string
 	rev     int
 	ticks   map[string]time.Time
-	ticked  map[string]kept
-	from    map[string]int64       // by name: the number of the last tick that was taken in
+	ticked  map[string]lastTick
+	from    map[string]int64       // by name, queue and id: the number of the last push that was taken in
 	pushed  map[string][]time.Time // by name, in order
 	missed  map[string]int64       // as their headers say
 
+	ahead  time.Duration           // by how much Redis's clock is ahead
 	refuse func(name string) error // what the queue says
 	twice  bool                    // for a test that must fail: deliveries are not compared
 }
 
 func newFake() *fakeBook {
 	return &fakeBook{
-		entries: map[string]string{}, ticks: map[string]time.Time{}, ticked: map[string]kept{}, from: map[string]int64{}, pushed: map[string][]time.Time{},
+		entries: map[string]string{}, ticks: map[string]time.Time{}, ticked: map[string]lastTick{}, from: map[string]int64{}, pushed: map[string][]time.Time{},
 		missed: map[string]int64{}, refuse: func(string) error { return nil },
 	}
 }
 
-func (b *fakeBook) set(name string, s stored) {
+func (b *fakeBook) set(name string, s storedEntry) {
 	b.rev++
 	s.Rev = int64(b.rev)
 	text, _ := json.Marshal(s)
 	b.entries[name] = string(text)
-	schedule, err := s.spec().schedule()
+	schedule, err := s.effectiveSpec().parseSchedule()
 	if err != nil {
 		panic(err)
 	}
 	b.ticks[name] = schedule.Next(time.Now())
 }
 
-func (b *fakeBook) read(_ context.Context, rev string) (page, error) {
+// edit changes an entry and leaves its tick.
+func (b *fakeBook) edit(name string, change func(*Spec)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	p := page{now: time.Now(), rev: fmt.Sprint(b.rev), ticks: maps.Clone(b.ticks), ticked: maps.Clone(b.ticked)}
+	s, err := parseEntry(name, b.entries[name])
+	if err != nil {
+		panic(err)
+	}
+	spec := s.effectiveSpec()
+	change(&spec)
+	b.rev++
+	s.Edit, s.Rev = &spec, int64(b.rev)
+	text, _ := json.Marshal(s)
+	b.entries[name] = string(text)
+}
+
+func (b *fakeBook) readSince(_ context.Context, rev string) (snapshot, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	p := snapshot{now: time.Now().Add(b.ahead), rev: fmt.Sprint(b.rev), ticks: maps.Clone(b.ticks), ticked: maps.Clone(b.ticked)}
 	if rev != p.rev || len(b.ticks) != len(b.entries) {
 		p.entries = maps.Clone(b.entries)
 	}
 	return p, nil
 }
 
-func (b *fakeBook) advance(_ context.Context, name, text string, tick, next time.Time, of kept) (bool, error) {
+func (b *fakeBook) advanceTick(_ context.Context, name, text string, tick, next time.Time, was string, of lastTick) (bool, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.entries[name] != text || !b.ticks[name].Equal(tick) {
+	to, err := of.encodeJSON()
+	switch {
+	case err != nil || b.entries[name] != text:
+		return false, err
+	case b.ticked[name].text == to && b.ticks[name].Equal(next):
+		return true, nil
+	case b.ticked[name].text != was || !b.ticks[name].Equal(tick):
 		return false, nil
+	}
+	of = lastTick{text: to}
+	if err := json.Unmarshal([]byte(to), &of); err != nil {
+		return false, err
 	}
 	b.ticks[name], b.ticked[name] = next, of
 	return true, nil
 }
 
-func (b *fakeBook) deliver(_ context.Context, name string, _ Spec, tick time.Time, missed int64) error {
+func (b *fakeBook) deliverTick(_ context.Context, name string, number int64, of begunPush) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if tick.UnixMicro() <= b.from[name] && !b.twice {
+	shard := fmt.Sprintf("%s/%s/%s", name, of.Spec.Queue, of.Spec.ID)
+	if number <= b.from[shard] && !b.twice {
 		return nil
 	}
 	if err := b.refuse(name); err != nil {
 		return err
 	}
-	b.from[name] = tick.UnixMicro()
-	b.pushed[name] = append(b.pushed[name], tick)
-	b.missed[name] += missed
+	b.from[shard] = number
+	b.pushed[name] = append(b.pushed[name], time.UnixMicro(of.Tick))
+	b.missed[name] += of.Missed
 	return nil
 }
 
-func (b *fakeBook) drop(_ context.Context, name string, _ int64) error {
+func (b *fakeBook) dropFile(_ context.Context, name string, _ int64) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.entries, name)
@@ -100,48 +128,61 @@ func (b *fakeBook) drop(_ context.Context, name string, _ int64) error {
 	return nil
 }
 
-func (b *fakeBook) Declare(_ context.Context, file map[string]Spec, since time.Time) error {
+func (b *fakeBook) releaseFile(_ context.Context, name string, since int64) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for name, spec := range file {
-		b.set(name, stored{File: &spec, Since: since.UnixMicro()})
+	if s, err := parseEntry(name, b.entries[name]); err == nil && s.Since == since {
+		s.Since, s.By = 0, ""
+		b.set(name, s)
 	}
 	return nil
 }
 
-// mortal is the book in the hands of a process that may die, or be slow, before and behind each step.
+func (b *fakeBook) Declare(_ context.Context, file map[string]Spec, since time.Time, boot string) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for name, spec := range file {
+		if s, err := parseEntry(name, b.entries[name]); err == nil && s.Since >= since.UnixMicro() {
+			continue
+		}
+		b.set(name, storedEntry{File: &spec, Since: since.UnixMicro(), By: boot})
+	}
+	return nil
+}
+
+// mortal is the book of a process that may die or be slow before and after each step.
 type mortal struct {
 	*fakeBook
 	step func() error
 }
 
-func (m *mortal) read(ctx context.Context, rev string) (page, error) {
+func (m *mortal) readSince(ctx context.Context, rev string) (snapshot, error) {
 	if err := m.step(); err != nil {
-		return page{}, err
+		return snapshot{}, err
 	}
-	return m.fakeBook.read(ctx, rev)
+	return m.fakeBook.readSince(ctx, rev)
 }
 
-func (m *mortal) advance(ctx context.Context, name, text string, tick, next time.Time, of kept) (bool, error) {
+func (m *mortal) advanceTick(ctx context.Context, name, text string, tick, next time.Time, was string, of lastTick) (bool, error) {
 	if err := m.step(); err != nil {
 		return false, err
 	}
-	done, _ := m.fakeBook.advance(ctx, name, text, tick, next, of)
+	done, _ := m.fakeBook.advanceTick(ctx, name, text, tick, next, was, of)
 	return done, m.step()
 }
 
-func (m *mortal) deliver(ctx context.Context, name string, spec Spec, tick time.Time, missed int64) error {
+func (m *mortal) deliverTick(ctx context.Context, name string, number int64, of begunPush) error {
 	if err := m.step(); err != nil {
 		return err
 	}
-	return errors.Join(m.fakeBook.deliver(ctx, name, spec, tick, missed), m.step())
+	return errors.Join(m.fakeBook.deliverTick(ctx, name, number, of), m.step())
 }
 
-// firer is one that leads, or not, as leads says.
+// firer returns a firer that leads if leads says so.
 func firer(leads *bool) *Firer {
 	return &Firer{
 		Leads:    func() bool { return *leads },
-		Files:    func(context.Context) ([]string, bool) { return nil, true },
+		Files:    func(context.Context) ([]Process, bool) { return nil, true },
 		Patience: 18 * time.Second, Since: func(context.Context) (time.Time, error) { return time.Now(), nil },
 		Late: func(time.Duration) {}, Missed: func(string, int64) {}, Warn: func(string, error) {}, Log: slog.New(slog.DiscardHandler),
 	}
@@ -155,7 +196,7 @@ func every(d time.Duration, change ...func(*Spec)) Spec {
 	return s
 }
 
-// check compares what was pushed with the ticks of a second each in a time.
+// check compares the pushes with the ticks of each second in a period.
 func (b *fakeBook) check(name string, from, to time.Time, d time.Duration) error {
 	var errs []error
 	var want []time.Time
@@ -176,8 +217,8 @@ func (b *fakeBook) check(name string, from, to time.Time, d time.Duration) error
 
 var errDied = errors.New("died")
 
-// lives runs firers that die at any step and begin anew, and leaders that come and go, two at once
-// now and then, for two minutes.
+// lives runs firers for two minutes that die at any step and restart, and leaders that come and go,
+// sometimes two at once, while the entry's id and queue are edited.
 func lives(seed uint64, twice bool) (err error) {
 	b := newFake()
 	b.twice = twice
@@ -186,7 +227,7 @@ func lives(seed uint64, twice bool) (err error) {
 	roll := func(n int) int { mu.Lock(); defer mu.Unlock(); return r.IntN(n) }
 	var leads [3]bool
 	calm := false
-	b.set("s", stored{Edit: new(every(time.Second))})
+	b.set("s", storedEntry{Edit: new(every(time.Second))})
 	begun := time.Now()
 	ctx, end := context.WithCancel(context.Background())
 	var all sync.WaitGroup
@@ -196,7 +237,7 @@ func lives(seed uint64, twice bool) (err error) {
 				life, die := context.WithCancel(ctx)
 				f := firer(new(false))
 				f.Leads = func() bool { mu.Lock(); defer mu.Unlock(); return leads[i] }
-				f.run(life, &mortal{b, func() error {
+				f.runWith(life, &mortal{b, func() error {
 					time.Sleep(time.Duration(roll(40)) * time.Millisecond)
 					mu.Lock()
 					defer mu.Unlock()
@@ -213,6 +254,12 @@ func lives(seed uint64, twice bool) (err error) {
 			}
 		})
 	}
+	all.Go(func() {
+		for n := 0; ctx.Err() == nil; n++ {
+			time.Sleep(time.Duration(roll(1000)) * time.Millisecond)
+			b.edit("s", func(s *Spec) { s.ID, s.Queue = fmt.Sprint("id", n), fmt.Sprint("q", n%3) })
+		}
+	})
 	for range 60 {
 		time.Sleep(2 * time.Second)
 		one, other := roll(3), roll(3)
@@ -230,7 +277,8 @@ func lives(seed uint64, twice bool) (err error) {
 	return b.check("s", begun, until, time.Second)
 }
 
-// One push per tick: leaders die between each two steps, others take over, two lead at once.
+// Each tick is pushed once, although leaders die between any two steps, others take over, two lead
+// at once, and the entry is edited.
 func TestOnePushPerTick(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(20) {
@@ -242,7 +290,7 @@ func TestOnePushPerTick(t *testing.T) {
 	}
 }
 
-// Were deliveries not compared by their numbers, it would show.
+// Without the comparison of delivery numbers this test must fail.
 func TestOnePushPerTickObjects(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -252,7 +300,7 @@ func TestOnePushPerTickObjects(t *testing.T) {
 	})
 }
 
-// runFor has one firer lead for a while.
+// runFor runs a leading firer for a while.
 func runFor(b *fakeBook, d time.Duration, change ...func(*Firer)) {
 	ctx, cancel := context.WithTimeout(context.Background(), d)
 	defer cancel()
@@ -260,10 +308,11 @@ func runFor(b *fakeBook, d time.Duration, change ...func(*Firer)) {
 	for _, do := range change {
 		do(f)
 	}
-	f.run(ctx, b)
+	f.runWith(ctx, b)
 }
 
-// An outage of all is caught up as the rule says, and what is less late than a minute by itself.
+// After an outage of all processes ticks are caught up by the rule. Ticks that are late by less
+// than a minute are pushed one by one.
 func TestMissedTicks(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -281,7 +330,7 @@ func TestMissedTicks(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			b := newFake()
-			b.set("s", stored{Edit: new(every(10*time.Second, slices.DeleteFunc([]func(*Spec){c.rule}, func(f func(*Spec)) bool { return f == nil })...))})
+			b.set("s", storedEntry{Edit: new(every(10*time.Second, slices.DeleteFunc([]func(*Spec){c.rule}, func(f func(*Spec)) bool { return f == nil })...))})
 			time.Sleep(c.down + 5*time.Second)
 			told := int64(0)
 			runFor(b, 3*time.Second, func(f *Firer) { f.Missed = func(_ string, n int64) { told += n } })
@@ -295,12 +344,12 @@ func TestMissedTicks(t *testing.T) {
 	}
 }
 
-// A tick that its queue refuses is missed; the next one comes as planned.
+// A tick that its queue refuses is missed. The next tick comes as planned.
 func TestRefusedTick(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := newFake()
-		b.set("s", stored{Edit: new(every(10 * time.Second))})
+		b.set("s", storedEntry{Edit: new(every(10 * time.Second))})
 		n := 0
 		b.refuse = func(string) error {
 			if n++; n == 2 {
@@ -319,12 +368,12 @@ func TestRefusedTick(t *testing.T) {
 	})
 }
 
-// What one process cannot push waits for another one that can.
+// A tick that a process cannot push waits for a process that can.
 func TestTickThatNeedsAnotherProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := newFake()
-		b.set("s", stored{Edit: new(every(time.Minute))})
+		b.set("s", storedEntry{Edit: new(every(time.Minute))})
 		lacks := true
 		b.refuse = func(string) error {
 			if lacks {
@@ -344,12 +393,12 @@ func TestTickThatNeedsAnotherProcess(t *testing.T) {
 	})
 }
 
-// Without a leader any process pushes what is late by its patience.
+// Without a leader any process pushes ticks that are late by its patience.
 func TestAnyProcessPushesWhatIsLate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := newFake()
-		b.set("s", stored{Edit: new(every(time.Minute))})
+		b.set("s", storedEntry{Edit: new(every(time.Minute))})
 		tick := b.ticks["s"]
 		var late time.Duration
 		runFor(b, time.Until(tick)+17*time.Second, func(f *Firer) {
@@ -366,14 +415,15 @@ func TestAnyProcessPushesWhatIsLate(t *testing.T) {
 	})
 }
 
-// A paused entry's ticks go by, jitter moves pushes and not ticks, an entry without a tick gets one.
+// The ticks of a paused entry are skipped, jitter moves pushes and not ticks, and an entry without
+// a tick gets one.
 func TestPausedJitteredAndLost(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := newFake()
-		b.set("p", stored{Edit: new(every(time.Second)), Paused: true})
-		b.set("j", stored{Edit: new(every(10*time.Second, func(s *Spec) { s.Jitter = Duration(9 * time.Second) }))})
-		b.set("l", stored{Edit: new(every(time.Second))})
+		b.set("p", storedEntry{Edit: new(every(time.Second)), Paused: true})
+		b.set("j", storedEntry{Edit: new(every(10*time.Second, func(s *Spec) { s.Jitter = Duration(9 * time.Second) }))})
+		b.set("l", storedEntry{Edit: new(every(time.Second))})
 		delete(b.ticks, "l")
 		begun := time.Now()
 		runFor(b, 61*time.Second)
@@ -389,16 +439,19 @@ func TestPausedJitteredAndLost(t *testing.T) {
 	})
 }
 
-// What a file has is written, and removed a minute after no live process has it.
+// The entries of a file are written, and are removed a minute after the last live process that has
+// them has ended.
 func TestEntriesOfFiles(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := newFake()
-		runFor(b, time.Minute, func(f *Firer) { f.File = map[string]Spec{"f": every(time.Second)} })
+		runFor(b, time.Minute, func(f *Firer) { f.Boot, f.File = "b1", map[string]Spec{"f": every(time.Second)} })
 		if len(b.entries) != 1 || len(b.pushed["f"]) < 55 {
 			t.Fatalf("got %v, %d pushes, want the file's entry pushed each second", b.entries, len(b.pushed["f"]))
 		}
-		runFor(b, 2*time.Minute, func(f *Firer) { f.Files = func(context.Context) ([]string, bool) { return []string{"f"}, true } })
+		runFor(b, 2*time.Minute, func(f *Firer) {
+			f.Files = func(context.Context) ([]Process, bool) { return []Process{{"b1", []string{"f"}}}, true }
+		})
 		if len(b.entries) != 1 {
 			t.Fatal("the entry of another live process was removed")
 		}
@@ -413,7 +466,93 @@ func TestEntriesOfFiles(t *testing.T) {
 	})
 }
 
-// decide never pushes what is not due, goes on, and counts each tick once: as pushed or as missed.
+// The minute of absence is measured by the process's own clock, and leases are read every ten
+// seconds.
+func TestAbsenceIsByTheClockOfTheProcess(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newFake()
+		b.set("f", storedEntry{File: new(every(time.Hour)), Since: 1, By: "b1"})
+		asked := 0
+		runFor(b, 55*time.Second, func(f *Firer) {
+			f.Files = func(context.Context) ([]Process, bool) {
+				asked++
+				b.mu.Lock()
+				defer b.mu.Unlock()
+				b.ahead += 10 * time.Minute
+				return nil, true
+			}
+		})
+		if len(b.entries) != 1 || asked < 4 || asked > 6 {
+			t.Errorf("got %d entries, leases read %d times within 55 s, want the entry kept and leases read each 10 s", len(b.entries), asked)
+		}
+	})
+}
+
+// Of two processes with different files, the later process counts while it lives, and the other a
+// minute after it has ended, whichever of them leads.
+func TestFileOfTheLivingHolds(t *testing.T) {
+	t.Parallel()
+	for _, leader := range []string{"old", "other"} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newFake()
+			files := map[string]map[string]Spec{
+				"old": {"f": every(time.Second)}, "new": {"f": every(time.Hour)}, "other": {"g": every(time.Hour)},
+			}
+			live := map[string]bool{}
+			run := func(boot string) (end func()) {
+				ctx, cancel := context.WithCancel(t.Context())
+				f := firer(new(boot == leader))
+				f.Boot, f.File = boot, files[boot]
+				f.Files = func(context.Context) (all []Process, _ bool) {
+					b.mu.Lock()
+					defer b.mu.Unlock()
+					for boot := range live {
+						all = append(all, Process{boot, slices.Collect(maps.Keys(files[boot]))})
+					}
+					return all, true
+				}
+				b.mu.Lock()
+				live[boot] = true
+				b.mu.Unlock()
+				ended := make(chan struct{})
+				go func() { f.runWith(ctx, b); close(ended) }()
+				time.Sleep(time.Second)
+				return func() {
+					b.mu.Lock()
+					delete(live, boot)
+					b.mu.Unlock()
+					cancel()
+					<-ended
+				}
+			}
+			holds := func(what string, want time.Duration) {
+				t.Helper()
+				b.mu.Lock()
+				defer b.mu.Unlock()
+				if s, err := parseEntry("f", b.entries["f"]); err != nil || s.effectiveSpec().Every != Duration(want) {
+					t.Errorf("%s leads, %s: got %+v, %v, want each %v", leader, what, s.effectiveSpec(), err, want)
+				}
+			}
+			defer run("old")()
+			defer run("other")()
+			end := run("new")
+			time.Sleep(3 * time.Minute)
+			holds("all live", time.Hour)
+			end()
+			time.Sleep(40 * time.Second)
+			holds("the later one has ended just now", time.Hour)
+			time.Sleep(time.Minute)
+			holds("the later one has ended", time.Second)
+			defer run("new")()
+			time.Sleep(3 * time.Minute)
+			holds("the later one is back", time.Hour)
+		})
+	}
+}
+
+// decideStep never pushes a tick that is not due, always advances, and counts each tick once, as
+// pushed or as missed.
 func TestDecideCountsEachTick(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -421,7 +560,7 @@ func TestDecideCountsEachTick(t *testing.T) {
 			s.Missed = rapid.SampledFrom([]Missed{One, None, All}).Draw(t, "missed")
 			s.Jitter = Duration(time.Duration(rapid.IntRange(0, 900).Draw(t, "jitter")) * time.Millisecond)
 		}).withDefaults("n")
-		schedule, err := spec.schedule()
+		schedule, err := spec.parseSchedule()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -429,7 +568,7 @@ func TestDecideCountsEachTick(t *testing.T) {
 		now := tick.Add(time.Duration(rapid.Int64Range(-10, 5000).Draw(t, "late")) * time.Second)
 		first, counted := tick, int64(0)
 		for steps := 0; ; steps++ {
-			do, due := decide("n", spec, schedule, false, tick, now)
+			do, due := decideStep("n", spec, schedule, false, tick, now)
 			if do.next.IsZero() {
 				if !due.After(now) {
 					t.Fatal("something is due, and nothing is done")

@@ -15,7 +15,7 @@ func spec(text string) (s Spec) {
 	return s
 }
 
-// What is wrong with an entry is said with its name, the field, and what would be right.
+// The error of an invalid entry has its name, the field, and what would be right.
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
@@ -33,7 +33,7 @@ func TestCheck(t *testing.T) {
 		`{"every":"1s","queue":"q","missed":"some"}`:                          `missed "some": want one, none or all`,
 		`{"every":"1s","queue":"q","backlog":5}`:                              `backlog: it is of missed: all, not of missed: one`,
 		`{"every":"1s","queue":"q","missed":"all","backlog":5000}`:            `backlog 5000: want 1 to 1000`,
-		`{"every":"1s","queue":"q","header":{"tick":"x"}}`:                    `header: "tick" is set by each push itself`,
+		`{"every":"1s","queue":"q","header":{"tick":"x"}}`:                    `header: every push sets "tick" itself`,
 		`{"every":"1s","queue":"q","header":{"a b":"x"}}`:                     `header: bad header: name "a b"`,
 		`{"every":"1s","queue":"q","id":"` + strings.Repeat("x", 5000) + `"}`: `id: 5000 bytes, at most`,
 	} {
@@ -54,11 +54,11 @@ func TestPush(t *testing.T) {
 	t.Parallel()
 	tick := time.Date(2026, 1, 5, 6, 0, 0, 0, time.UTC)
 	s := spec(`{"every":"1s","queue":"q","payload":{"at":"{tick}","and":"{tick}"},"header":{"tag":"x"}}`)
-	got := s.push("n", tick, 0)
+	got := s.buildPush("n", tick, 0)
 	if got.ID != "n" || string(got.Payload) != `{"at":"2026-01-05T06:00:00Z","and":"2026-01-05T06:00:00Z"}` || len(got.Header) != 2 || got.Header["tick"] != "2026-01-05T06:00:00Z" {
 		t.Errorf("got %s %s %v", got.ID, got.Payload, got.Header)
 	}
-	if got := s.push("n", tick.Add(500*time.Millisecond), 3); got.Header["missed"] != "3" || got.Header["tick"] != "2026-01-05T06:00:00.5Z" {
+	if got := s.buildPush("n", tick.Add(500*time.Millisecond), 3); got.Header["missed"] != "3" || got.Header["tick"] != "2026-01-05T06:00:00.5Z" {
 		t.Errorf("got %v", got.Header)
 	}
 }

@@ -12,7 +12,8 @@ import (
 	"github.com/lowkiq/lowkiq/queue/changes"
 )
 
-// TestHolds: one of the same ids takes the place of the one before; those that are over go; the bound holds; undone, none is left.
+// TestHolds checks that a hold replaces an earlier hold of the same ids, that ended holds go, the
+// limit of holds, and that none is left after all are undone.
 func TestHolds(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1_800_000_000, 0)
@@ -20,14 +21,14 @@ func TestHolds(t *testing.T) {
 	add := func(h Hold) error {
 		value, _, err := WithHold(in, h, now)
 		if err == nil {
-			if value, err = Check("holds", value); err == nil {
+			if value, err = Compact("holds", value); err == nil {
 				in["holds"] = Setting{Value: value}
 			}
 		}
 		return err
 	}
 	all := func() (text string) {
-		v, err := Set{Settings: in}.Values(now)
+		v, err := Set{Settings: in}.Apply(Rules{}, now)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -87,7 +88,7 @@ func TestHolds(t *testing.T) {
 	}
 }
 
-// TestHeldIDs: an id's own hold comes before those of prefixes, of which the longest counts.
+// TestHeldIDs checks that an id's own hold comes first, then the hold of the longest prefix.
 func TestHeldIDs(t *testing.T) {
 	t.Parallel()
 	h := NewHeld([]Hold{{Prefix: "ac"}, {ID: "acme:1"}, {Prefix: "acme:"}, {Prefix: "x"}, {ID: "x*"}, {ID: "b"}})
@@ -118,17 +119,26 @@ func TestHeldIDs(t *testing.T) {
 	}
 }
 
-// TestHoldsInSets: holds of a set are those that are not over, as JSON has them.
+// TestHoldsInSets checks that the holds of a set in JSON are those that have not ended.
 func TestHoldsInSets(t *testing.T) {
 	t.Parallel()
 	now := time.Now().UTC().Truncate(time.Millisecond)
-	holds := []Hold{{ID: "a", At: now, Why: "x", By: changes.Who{Role: "admin"}}, {Prefix: "b", At: now, Until: now.Add(-1)}}
+	end := now.Add(time.Hour)
+	holds := []Hold{{ID: "a", At: now, Until: end, Why: "x", By: changes.Who{Role: "admin"}}, {Prefix: "b", At: now, Until: now.Add(-1)}}
 	value, err := json.Marshal(holds)
 	if err != nil {
 		t.Fatal(err)
 	}
 	set := Set{Settings: map[string]Setting{"holds": {Value: value}}}
-	if v, err := set.Values(now); err != nil || !reflect.DeepEqual(v.Holds, holds[:1]) || !set.Ends() {
+	if v, err := set.Apply(Rules{}, now); err != nil || !reflect.DeepEqual(v.Holds, Holds(holds[:1])) || !set.NextEnd(v.Holds, now).Equal(end) {
 		t.Errorf("got %+v, %v, want the first alone", v.Holds, err)
+	}
+	if end := set.NextEnd(nil, now); !end.IsZero() {
+		t.Errorf("settings without an end: got %v", end)
+	}
+	set.Settings["batch_size"] = Setting{Value: json.RawMessage("2"), Until: now.Add(time.Minute)}
+	set.Settings["prefetch"] = Setting{Value: json.RawMessage("2"), Until: now.Add(-time.Minute)}
+	if next := set.NextEnd(holds[:1], now); !next.Equal(now.Add(time.Minute)) {
+		t.Errorf("got %v, want the end of batch_size", next)
 	}
 }

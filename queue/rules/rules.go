@@ -1,10 +1,11 @@
-// Package rules answers one question: what is changed of queues' rules while they run, by whom, and until when?
+// Package rules defines the rules of queues, and changes them at run time.
 //
-// The rules of a queue are those of its node's configuration. A [Setting] takes the place of one of them on all nodes,
-// from the next renewals of their leases until its time is over or somebody takes it back. All settings of a queue
-// are a [Set], one field of one hash of the cluster, and change by compare and swap: of two that change
-// the same set at once one is refused (ErrChanged). Each change writes its line of the cluster's log in the same
-// script (package changes).
+// The rules of a queue are in the configuration of its nodes. A [Setting] replaces the value of a
+// rule on all nodes, from the next renewals of their leases until its time is over or somebody
+// takes it back. The settings of a queue are a [Set], which is one field of a hash of the cluster.
+// They change by compare and swap. If two callers change the same set at once, one of them is
+// refused (ErrChanged). Each change writes its line into the cluster's log in the same script
+// (package changes).
 package rules
 
 import (
@@ -18,66 +19,79 @@ import (
 	"slices"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/redisdb"
+	"github.com/lowkiq/lowkiq/internal/process/memory"
+	"github.com/lowkiq/lowkiq/internal/store/redisdb"
+	"github.com/lowkiq/lowkiq/internal/text/bounds"
 	"github.com/lowkiq/lowkiq/queue/changes"
 )
 
-// Setting is one value that was set at run time.
+// Setting is a value that was set at run time.
 type Setting struct {
 	Value json.RawMessage `json:"value"`
 	By    changes.Who     `json:"by"`
 	At    time.Time       `json:"at"`             // by Redis's clock, as all times here
-	Until time.Time       `json:"until,omitzero"` // zero: until it is taken back
+	Until time.Time       `json:"until,omitzero"` // zero if it has no end
 	Why   string          `json:"why,omitempty"`
 }
 
-// Set are the settings of a queue, by key.
+// Set has the settings of a queue by key.
 type Set struct {
 	Rev      int64              `json:"rev"` // counts changes
 	Settings map[string]Setting `json:"set"`
-	// Last are the marks of the last changes: one whose answer was lost finds itself, also if others came after it.
+	// Last has the marks of the last changes. A caller whose answer was lost finds its mark here,
+	// even after other changes.
 	Last []string `json:"last,omitempty"`
 }
 
-// lastKept is how many marks are kept.
-const lastKept = 16
+// maxMarks is how many marks are kept.
+const maxMarks = 16
 
-// InForce are the settings whose time is not over.
+// InForce returns the settings that have not ended.
 func (s Set) InForce(now time.Time) map[string]Setting {
 	kept := maps.Clone(s.Settings)
-	maps.DeleteFunc(kept, func(_ string, of Setting) bool { return of.over(now) })
+	maps.DeleteFunc(kept, func(_ string, of Setting) bool { return of.hasEnded(now) })
 	return kept
 }
 
-// Ends reports whether a setting, or a hold, has an end.
-func (s Set) Ends() bool {
-	for name, of := range s.Settings {
-		if !of.Until.IsZero() || name == "holds" {
-			return true
+// NextEnd returns when the next of the settings in force, or of their holds, ends. It is zero if none of them does.
+func (s Set) NextEnd(holds Holds, now time.Time) (next time.Time) {
+	end := func(until time.Time) {
+		if !until.IsZero() && (next.IsZero() || until.Before(next)) {
+			next = until
 		}
 	}
-	return false
+	for _, of := range s.InForce(now) {
+		end(of.Until)
+	}
+	for i := range holds {
+		end(holds[i].Until)
+	}
+	return next
 }
 
-func (s Setting) over(now time.Time) bool { return !s.Until.IsZero() && !now.Before(s.Until) }
+func (s Setting) hasEnded(now time.Time) bool { return !s.Until.IsZero() && !now.Before(s.Until) }
 
-// Values are those in force. What a later release has set and this one cannot read is left out, and is in the error.
-func (s Set) Values(now time.Time) (v Values, err error) {
+// Apply returns the rules with the settings in force in place of their values. It leaves out
+// settings that this release cannot read or that contradict other rules, and returns an error about
+// them.
+func (s Set) Apply(r Rules, now time.Time) (Rules, error) {
 	var errs []error
 	in := s.InForce(now)
 	for _, name := range slices.Sorted(maps.Keys(in)) {
-		if err := v.set(name, in[name].Value); err != nil {
-			errs = append(errs, err)
-		}
+		errs = append(errs, r.Set(name, in[name].Value))
 	}
-	v.Holds = slices.DeleteFunc(v.Holds, func(h Hold) bool { return h.over(now) })
-	if len(v.Holds) == 0 {
-		v.Holds = nil
+	r.Holds = slices.DeleteFunc(slices.Clone(r.Holds), func(h Hold) bool { return h.hasEnded(now) })
+	if len(r.Holds) == 0 {
+		r.Holds = nil
 	}
-	return v, errors.Join(errs...)
+	if r.Scheduler == Seq && r.Priority > 0 { // nobody knew the other rule when one was set, or the setting of one has ended
+		errs = append(errs, valueError("priority", "it is %d and counts as 0, as the scheduler is seq, which goes in turn: set scheduler to lag, or unset one of both", r.Priority))
+		r.Priority = 0
+	}
+	return r, errors.Join(errs...)
 }
 
-// Parse reads a set as Redis has it; "" is none.
+// Parse parses a set as Redis keeps it. "" is an empty set.
 func Parse(queue, text string) (s Set, err error) {
 	if text == "" {
 		return Set{}, nil
@@ -88,49 +102,50 @@ func Parse(queue, text string) (s Set, err error) {
 	return s, nil
 }
 
-// ErrChanged: somebody has changed the settings since they were read.
+// ErrChanged means that somebody has changed the settings since they were read.
 var ErrChanged = errors.New("the rules were changed meanwhile")
 
-// ErrSame: there is nothing to change.
-var ErrSame = errors.New("it is so already")
+// ErrSame means that there is nothing to change.
+var ErrSame = errors.New("nothing to change")
 
-// Track are the tracked ids with one more, or one less; nil: none is left. ErrSame.
-func Track(in map[string]Setting, id string, on bool) ([]string, error) {
-	var v Values
+// TrackID returns the tracked ids with id added, or removed if on is false. nil means that none is
+// left. If there is nothing to change it returns ErrSame.
+func TrackID(in map[string]Setting, id string, on bool) ([]string, error) {
+	var r Rules
 	if of, there := in["tracked"]; there {
-		if err := v.set("tracked", of.Value); err != nil {
+		if err := r.Set("tracked", of.Value); err != nil {
 			return nil, err
 		}
 	}
-	at := slices.Index(v.Tracked, id)
+	at := slices.Index(r.Tracked, id)
 	switch {
 	case on == (at >= 0):
-		return v.Tracked, ErrSame
-	case on && len(v.Tracked) == MaxTracked:
-		return nil, fmt.Errorf("%w tracked: %d ids of the queue are tracked already, which is the limit: track others no longer", ErrValue, MaxTracked)
+		return r.Tracked, ErrSame
+	case on && len(r.Tracked) == MaxTracked:
+		return nil, fmt.Errorf("%w tracked: %d ids of the queue are tracked, which is the limit; stop tracking others", ErrValue, MaxTracked)
 	case on:
-		return append(v.Tracked, id), nil
-	case len(v.Tracked) == 1:
+		return append(r.Tracked, id), nil
+	case len(r.Tracked) == 1:
 		return nil, nil
 	}
-	return slices.Delete(v.Tracked, at, at+1), nil
+	return slices.Delete(r.Tracked, at, at+1), nil
 }
 
-// Book holds the settings of a cluster's queues. It is safe for concurrent use.
+// Book reads and changes the settings of a cluster's queues. It is safe for concurrent use.
 type Book struct{ db *redisdb.DB }
 
-// In is the book of the cluster that this connection is for.
+// In returns the book of the cluster that db is for.
 func In(db *redisdb.DB) Book { return Book{db} }
 
-// Page is what one look at the book has shown.
+// Page is the result of a read of the book.
 type Page struct {
-	Now     time.Time         // by Redis's clock, by which settings end; zero if it was not asked, or not answered
-	Version string            // changes with each change, for the next look
-	Queues  map[string]string // sets by queue, for Parse; nil if Count is that of the last look
+	Now     time.Time         // by Redis's clock, which ends settings; zero if unknown
+	Version string            // differs after each change; pass it to the next Read
+	Queues  map[string]string // sets by queue, for Parse; nil if nothing has changed
 }
 
-// Read looks at all settings, unless nothing has changed since the last look. It asks for the time if they have, or if ends
-// says that some of the last look have an end.
+// Read returns all settings, unless nothing has changed since version. It reads the time if they
+// have changed, or if ends is true because some of the settings read before have an end.
 func (b Book) Read(ctx context.Context, version string, ends bool) (p Page, err error) {
 	const what = "read the rules"
 	ask := func(cmd redisdb.Cmd, time bool) (any, error) {
@@ -163,9 +178,9 @@ func (b Book) Read(ctx context.Context, version string, ends bool) (p Page, err 
 	return p, nil
 }
 
-// Queue reads the settings of a queue, and Redis's clock.
+// Queue returns the settings of a queue, and the time of Redis's clock.
 func (b Book) Queue(ctx context.Context, queue string) (Set, time.Time, error) {
-	text, now, err := b.read(ctx, queue)
+	text, now, err := b.readText(ctx, queue)
 	if err != nil {
 		return Set{}, now, err
 	}
@@ -173,7 +188,20 @@ func (b Book) Queue(ctx context.Context, queue string) (Set, time.Time, error) {
 	return set, now, err
 }
 
-func (b Book) read(ctx context.Context, queue string) (text string, now time.Time, err error) {
+// copiesOfRules is how many copies of the text of a queue's rules a request has in memory: text,
+// values, and an answer or a page.
+const copiesOfRules = 8
+
+func (b Book) readText(ctx context.Context, queue string) (text string, now time.Time, err error) {
+	if memory.AccountOf(ctx) != nil {
+		size, err := b.db.Do(ctx, "read the rules", "HSTRLEN", b.db.Keys.Rules(), queue)
+		if err == nil {
+			err = memory.Take(ctx, copiesOfRules*redisdb.Int(size))
+		}
+		if err != nil {
+			return "", now, err
+		}
+	}
 	replies, err := b.db.Pipeline(ctx, "read the rules", redisdb.Cmd{"HGET", b.db.Keys.Rules(), queue}, redisdb.Cmd{"TIME"})
 	if err != nil {
 		return "", now, err
@@ -182,38 +210,41 @@ func (b Book) read(ctx context.Context, queue string) (text string, now time.Tim
 	return redisdb.Text(replies[0]), now, err
 }
 
-// Change is what is to become of a queue's settings.
+// Change describes a change of a queue's settings.
 type Change struct {
 	Set   map[string]json.RawMessage // values by key
 	Unset []string
-	For   time.Duration // 0: until it is taken back
+	For   time.Duration // 0 means without an end
 	Why   string
 	By    changes.Who
-	// Action and IDs are those of the line that tells of the change. Default: rules, of no ids.
+	// Action and IDs are those of the line in the list of changes. The default action is rules,
+	// without ids.
 	Action string
 	IDs    []string
-	Base   map[string]Base // what holds without settings, as far as it is known: for the line that tells of the change
-	// Edit, unless nil, makes Set and Unset of the settings as they are, instead of those above.
+	Base   map[string]Base // known values without settings, for the line in the list of changes
+	// Edit, if not nil, computes Set and Unset from the present settings, in place of the fields
+	// above.
 	Edit func(in map[string]Setting, now time.Time) (set map[string]json.RawMessage, unset []string, err error)
-	// Told, unless nil, is asked after Edit for what the line says of values before and after it, instead of whole ones.
+	// Told, if not nil, is called after Edit and returns the values before and after for the line,
+	// in place of whole values.
 	Told func() (before, after any)
-	// If is the revision that must still be that of the set, else ErrChanged; -1: any.
+	// If is the revision that the set must have, else ErrChanged. -1 means any.
 	If int64
 }
 
 // The bounds of a change.
 const (
-	longestFor = 8760 * time.Hour
-	maxWhy     = 1024
+	maxFor = 8760 * time.Hour
+	maxWhy = 1024
 )
 
-// Check says what is wrong with a change, an ErrValue.
+// Check returns an ErrValue if a change is invalid.
 func (c *Change) Check() error {
 	for name := range c.Set {
-		if name == "holds" && c.Edit == nil { // it says who holds what
-			return fmt.Errorf("%w holds is not set as a whole: hold an id or a prefix, or undo that", ErrValue)
+		if name == "holds" && c.Edit == nil { // each hold names its author
+			return fmt.Errorf("%w holds is not set as a whole; hold an id or a prefix, or undo that", ErrValue)
 		}
-		value, err := Check(name, c.Set[name])
+		value, err := Compact(name, c.Set[name])
 		if err != nil {
 			return err
 		}
@@ -224,35 +255,40 @@ func (c *Change) Check() error {
 	}
 	for _, name := range c.Unset {
 		if !slices.Contains(Keys(), name) {
-			return new(Values).set(name, nil) // it is unknown, or fixed
+			return unknownKey(name) // the key is unknown or fixed
 		}
 	}
 	switch {
 	case c.Edit == nil && len(c.Set)+len(c.Unset) == 0:
 		return fmt.Errorf("%w: nothing is set or unset", ErrValue)
 	case c.For != 0 && c.Edit == nil && len(c.Set) == 0:
-		return fmt.Errorf("%w: for %s is about what is set, and nothing is: what is unset stays so until it is set again", ErrValue, plain(c.For))
-	case c.For < 0 || c.For > longestFor:
-		return fmt.Errorf("%w: for %s: want more than 0, at most %s", ErrValue, c.For, plain(longestFor))
+		return fmt.Errorf("%w: for %s applies to settings and nothing is set; unsetting has no end", ErrValue, bounds.Duration(c.For))
+	case c.For < 0 || c.For > maxFor:
+		return fmt.Errorf("%w: for %s: want more than 0, at most %s", ErrValue, c.For, bounds.Duration(maxFor))
 	case len(c.Why) > maxWhy:
 		return fmt.Errorf("%w: why has %d bytes, at most %d are allowed", ErrValue, len(c.Why), maxWhy)
 	}
 	return nil
 }
 
-// Change changes the settings of a queue, whose existence is the caller's business, and returns them.
+// Change changes the settings of a queue and returns them. The caller checks that the queue exists.
 func (b Book) Change(ctx context.Context, queue string, c Change) (Set, error) {
 	if err := c.Check(); err != nil {
 		return Set{}, err
 	}
 	mark := rand.Text()
+	closeScope := func() {}
+	defer func() { closeScope() }()
 	for {
-		was, now, err := b.read(ctx, queue)
+		closeScope() // each round reads again
+		var scoped context.Context
+		scoped, closeScope = memory.Scope(ctx)
+		was, now, err := b.readText(scoped, queue)
 		if err != nil {
 			return Set{}, err
 		}
 		old, err := Parse(queue, was)
-		if err != nil && c.If >= 0 { // what cannot be read is replaced by who insists
+		if err != nil && c.If >= 0 { // a caller that names no revision replaces unreadable settings
 			return Set{}, err
 		}
 		if slices.Contains(old.Last, mark) {
@@ -266,23 +302,23 @@ func (b Book) Change(ctx context.Context, queue string, c Change) (Set, error) {
 				return old, err
 			}
 		}
-		next, line, err := c.apply(queue, old, now)
+		next, line, err := c.applyTo(queue, old, now)
 		if err != nil {
 			return Set{}, err
 		}
-		next.Last = append(slices.Clone(old.Last[max(0, len(old.Last)-lastKept+1):]), mark)
+		next.Last = append(slices.Clone(old.Last[max(0, len(old.Last)-maxMarks+1):]), mark)
 		text, err := json.Marshal(next)
 		if err != nil {
 			return Set{}, fmt.Errorf("rules of queue %q: %w", queue, err)
 		}
-		if changed, err := b.swap(ctx, queue, was, text, line); err != nil || changed {
+		if changed, err := b.swapText(ctx, queue, was, text, line); err != nil || changed {
 			return next, err
 		}
 	}
 }
 
-// apply makes the next set and the line that tells of it.
-func (c *Change) apply(queue string, old Set, now time.Time) (Set, changes.Line, error) {
+// applyTo returns the next set and the line for the list of changes.
+func (c *Change) applyTo(queue string, old Set, now time.Time) (Set, changes.Line, error) {
 	in := old.InForce(now)
 	next := Set{Rev: old.Rev + 1, Settings: maps.Clone(in)}
 	if next.Settings == nil {
@@ -290,18 +326,18 @@ func (c *Change) apply(queue string, old Set, now time.Time) (Set, changes.Line,
 	}
 	was, is := map[string]json.RawMessage{}, map[string]any{}
 	note := func(name string) {
-		was[name] = c.base(name)
+		was[name] = c.baseValue(name)
 		if of, there := in[name]; there {
 			was[name] = of.Value
 		}
 	}
 	for _, name := range c.Unset {
 		note(name)
-		is[name] = c.base(name)
+		is[name] = c.baseValue(name)
 		delete(next.Settings, name)
 	}
 	for name, value := range c.Set {
-		value, err := Check(name, value)
+		value, err := Compact(name, value)
 		if err != nil {
 			return Set{}, changes.Line{}, err
 		}
@@ -313,7 +349,7 @@ func (c *Change) apply(queue string, old Set, now time.Time) (Set, changes.Line,
 		}
 		next.Settings[name] = of
 	}
-	if err := c.agree(next.Settings); err != nil {
+	if err := c.checkAgreement(next.Settings); err != nil {
 		return Set{}, changes.Line{}, err
 	}
 	if c.For > 0 {
@@ -331,40 +367,26 @@ func (c *Change) apply(queue string, old Set, now time.Time) (Set, changes.Line,
 	return next, line, err
 }
 
-// agree says what of a change contradicts what holds beside it then. What it cannot know, as what a configuration says elsewhere, or what is
-// left when one of two ends before the other, is for the nodes: see [Values.Agreed].
-func (c *Change) agree(next map[string]Setting) error {
-	holds := func(name string) string {
-		if of, there := next[name]; there {
-			return string(of.Value)
+// checkAgreement returns an error if the change contradicts other settings or the known
+// configuration. Nodes find the contradictions that it cannot know about: with an unknown
+// configuration, or after one of two settings has ended before the other. See [Set.Apply].
+func (c *Change) checkAgreement(next map[string]Setting) error {
+	r := FromBases(c.Base)
+	for name, of := range next {
+		_ = r.Set(name, of.Value) // the setting of a later release is ignored
+	}
+	changes := func(name string) bool { return c.Set[name] != nil || slices.Contains(c.Unset, name) }
+	var errs []error
+	for _, wrong := range r.Contradictions() {
+		if changes(wrong.Key) || changes(wrong.Other) {
+			errs = append(errs, wrong)
 		}
-		return string(c.base(name))
 	}
-	touched := func(name string) bool { return c.Set[name] != nil || slices.Contains(c.Unset, name) }
-	if priority := holds("priority"); holds("scheduler") == `"seq"` && priority != "0" && priority != "null" && (touched("priority") || touched("scheduler")) {
-		return fmt.Errorf("%w priority is %s: it needs scheduler lag, by which the oldest job is first; seq goes in turn", ErrValue, priority)
-	}
-	return nil
+	return errors.Join(errs...)
 }
 
-// Agreed are the values without a priority while the scheduler is seq, and an ErrValue that says so. scheduler and priority are what holds without
-// them. Such values come from where nobody knew what holds beside them, or as one of both has ended.
-func (v Values) Agreed(scheduler string, priority int) (Values, error) {
-	if v.Scheduler != nil {
-		scheduler = *v.Scheduler
-	}
-	if v.Priority != nil {
-		priority = *v.Priority
-	}
-	if scheduler != "seq" || priority == 0 {
-		return v, nil
-	}
-	v.Priority = new(int)
-	return v, fmt.Errorf("%w priority: it is %d and counts as 0, as the scheduler is seq, which goes in turn: set scheduler to lag, or unset one of both", ErrValue, priority)
-}
-
-// base is what holds without a setting, null where that is not known.
-func (c *Change) base(name string) json.RawMessage {
+// baseValue returns the value without a setting, null if it is unknown.
+func (c *Change) baseValue(name string) json.RawMessage {
 	value, err := json.Marshal(c.Base[name].Value)
 	if err != nil {
 		return json.RawMessage("null")
@@ -372,20 +394,20 @@ func (c *Change) base(name string) json.RawMessage {
 	return value
 }
 
-// Forget removes the settings of a queue that is deleted.
+// Forget removes the settings of a deleted queue.
 func (b Book) Forget(ctx context.Context, queue string) error {
 	for {
-		was, _, err := b.read(ctx, queue)
+		was, _, err := b.readText(ctx, queue)
 		if err != nil || was == "" {
 			return err
 		}
-		if gone, err := b.swap(ctx, queue, was, nil, changes.Line{}); err != nil || gone {
+		if gone, err := b.swapText(ctx, queue, was, nil, changes.Line{}); err != nil || gone {
 			return err
 		}
 	}
 }
 
-func (b Book) swap(ctx context.Context, queue, was string, text []byte, line changes.Line) (bool, error) {
+func (b Book) swapText(ctx context.Context, queue, was string, text []byte, line changes.Line) (bool, error) {
 	told := []byte(nil)
 	if line.Action != "" {
 		var err error

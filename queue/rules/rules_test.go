@@ -14,8 +14,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/lowkiq/lowkiq/internal/redistest"
-	"github.com/lowkiq/lowkiq/internal/tier"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/tier"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/changes"
 	. "github.com/lowkiq/lowkiq/queue/rules"
@@ -39,7 +39,7 @@ func (twice) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPi
 	return next
 }
 
-// rig is a cluster of its own.
+// rig has a cluster of its own.
 type rig struct {
 	t *testing.T
 	c *queue.Client
@@ -52,7 +52,7 @@ func eachRedis(t *testing.T, test func(r *rig)) {
 	t.Parallel()
 	url := redistest.Start(t).URL()
 	open := func(t *testing.T, url string) *rig {
-		c, err := queue.Open(queue.Config{Redis: url, Cluster: strings.NewReplacer("/", "-", "_", "-").Replace(t.Name())})
+		c, err := queue.Open(queue.Config{Redis: url, Cluster: strings.NewReplacer("/", "-", "_", "-").Replace(t.Name()), Timeout: time.Minute})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -72,7 +72,7 @@ func eachRedis(t *testing.T, test func(r *rig)) {
 	})
 }
 
-// change makes one, and returns the set that comes of it.
+// change makes a change and returns the resulting set.
 func (r *rig) change(c Change) Set {
 	r.t.Helper()
 	set, err := r.Change(r.t.Context(), "orders", c)
@@ -82,7 +82,7 @@ func (r *rig) change(c Change) Set {
 	return set
 }
 
-// lines are those of the log, the newest first, as "action old -> new".
+// lines returns the lines of the log, the newest first, as "action old -> new".
 func (r *rig) lines() (texts []string) {
 	r.t.Helper()
 	lines, _, err := r.Log.Read(r.t.Context(), changes.Query{})
@@ -99,7 +99,8 @@ func values(key, value string) map[string]json.RawMessage {
 	return map[string]json.RawMessage{key: json.RawMessage(value)}
 }
 
-// TestChange: a change is seen by all, once, with its line; one of an older revision is refused.
+// TestChange checks that a change is made once, with its line, and that every reader sees it. A
+// change of an older revision is refused.
 func TestChange(t *testing.T) {
 	eachRedis(t, func(r *rig) {
 		ctx := r.t.Context()
@@ -128,12 +129,12 @@ func TestChange(t *testing.T) {
 		if err != nil || set.Rev != 3 || len(set.Settings) != 1 || two.Rev != 2 || three.Rev != 3 {
 			r.t.Errorf("got %+v, %v", set, err)
 		}
-		v, err := set.Values(now)
-		if err != nil || v.BatchSize != nil || v.Prefetch == nil || *v.Prefetch != 7 {
+		v, err := set.Apply(Rules{}, now)
+		if err != nil || v.BatchSize != 0 || v.Prefetch != 7 {
 			r.t.Errorf("got %+v, %v, want prefetch 7 alone", v, err)
 		}
-		if v, _ := set.Values(now.Add(time.Hour)); v.Prefetch != nil {
-			r.t.Errorf("an hour later: got prefetch %d, want none", *v.Prefetch)
+		if v, _ := set.Apply(Rules{}, now.Add(time.Hour)); v.Prefetch != 0 {
+			r.t.Errorf("an hour later: got prefetch %d, want none", v.Prefetch)
 		}
 		lines := r.lines()
 		want := []string{
@@ -161,7 +162,8 @@ func TestChange(t *testing.T) {
 	})
 }
 
-// TestChangesAtOnce: of those that name one revision one is taken; those that name none are all taken, none is lost.
+// TestChangesAtOnce checks that only one of several changes that name the same revision is made. Of
+// changes without a revision all are made and none is lost.
 func TestChangesAtOnce(t *testing.T) {
 	eachRedis(t, func(r *rig) {
 		var group sync.WaitGroup
@@ -185,7 +187,7 @@ func TestChangesAtOnce(t *testing.T) {
 		}
 		track := func(id string, on bool) error {
 			_, err := r.Change(r.t.Context(), "orders", Change{If: -1, Edit: func(now map[string]Setting, _ time.Time) (map[string]json.RawMessage, []string, error) {
-				ids, err := Track(now, id, on)
+				ids, err := TrackID(now, id, on)
 				if err != nil || ids == nil {
 					return nil, []string{"tracked"}, err
 				}
@@ -203,7 +205,7 @@ func TestChangesAtOnce(t *testing.T) {
 		}
 		group.Wait()
 		set, now, err := r.Queue(r.t.Context(), "orders")
-		v, bad := set.Values(now)
+		v, bad := set.Apply(Rules{}, now)
 		if err != nil || bad != nil || len(v.Tracked) != 8 {
 			r.t.Errorf("got %d tracked ids, %v, %v, want 8", len(v.Tracked), err, bad)
 		}
@@ -221,8 +223,8 @@ func TestChangesAtOnce(t *testing.T) {
 	})
 }
 
-// TestUnreadable: what somebody has written over stays as it is until who insists replaces it, and a value of a later
-// release is left out.
+// TestUnreadable checks that damaged settings stay until a change without a revision replaces them,
+// and that a value of a later release is left out.
 func TestUnreadable(t *testing.T) {
 	eachRedis(t, func(r *rig) {
 		ctx := r.t.Context()
@@ -241,8 +243,8 @@ func TestUnreadable(t *testing.T) {
 		if err != nil {
 			r.t.Fatal(err)
 		}
-		v, err := set.Values(now)
-		if v.BatchSize == nil || *v.BatchSize != 4 || v.Prefetch != nil || err == nil || !strings.Contains(err.Error(), "of_later") {
+		v, err := set.Apply(Rules{}, now)
+		if v.BatchSize != 4 || v.Prefetch != 0 || err == nil || !strings.Contains(err.Error(), "of_later") {
 			r.t.Errorf("got %+v, %v, want batch_size alone, and what is left out", v, err)
 		}
 		shown := Show(nil, set, now)
@@ -252,7 +254,8 @@ func TestUnreadable(t *testing.T) {
 	})
 }
 
-// TestWithoutAValue: a setting that has none, or null, is left out and said; nothing panics.
+// TestWithoutAValue checks that a setting without a value, or with null, is left out and reported,
+// and that nothing panics.
 func TestWithoutAValue(t *testing.T) {
 	t.Parallel()
 	for _, name := range Keys() {
@@ -261,7 +264,7 @@ func TestWithoutAValue(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if v, err := set.Values(time.Now()); !errors.Is(err, ErrValue) || !strings.Contains(err.Error(), name) || !reflect.DeepEqual(v, Values{}) {
+			if v, err := set.Apply(Rules{}, time.Now()); !errors.Is(err, ErrValue) || !strings.Contains(err.Error(), name) || !reflect.DeepEqual(v, Rules{}) {
 				t.Errorf("%s %s: got %+v, %v, want no values, and that it is none", name, text, v, err)
 			}
 			Show(nil, set, time.Now())
@@ -269,7 +272,7 @@ func TestWithoutAValue(t *testing.T) {
 	}
 }
 
-// TestBothOrNeither: a change whose line cannot be written is not made.
+// TestBothOrNeither checks that a change is not made if its line cannot be written.
 func TestBothOrNeither(t *testing.T) {
 	eachRedis(t, func(r *rig) {
 		ctx := r.t.Context()
@@ -292,7 +295,8 @@ func TestBothOrNeither(t *testing.T) {
 	})
 }
 
-// TestForgottenChange: after a failover that forgot the last change, another one does not look like that to who has seen it.
+// TestForgottenChange checks that after a failover that forgot the last change, a reader of that
+// change notices the next one.
 func TestForgottenChange(t *testing.T) {
 	eachRedis(t, func(r *rig) {
 		ctx, keys := r.t.Context(), r.c.DB().Keys
@@ -316,14 +320,14 @@ func TestForgottenChange(t *testing.T) {
 	})
 }
 
-// TestBadChanges: each is refused as a whole, and says why.
+// TestBadChanges checks that each invalid change is refused as a whole, with a reason.
 func TestBadChanges(t *testing.T) {
 	t.Parallel()
 	for want, c := range map[string]Change{
 		"nothing is set or unset":           {},
 		"set and unset at once":             {Set: values("batch_size", "1"), Unset: []string{"batch_size"}},
 		"want more than 0, at most 8760h":   {Set: values("batch_size", "1"), For: -1},
-		"for 2h is about what is set":       {Unset: []string{"batch_size"}, For: 2 * time.Hour},
+		"for 2h applies to settings":        {Unset: []string{"batch_size"}, For: 2 * time.Hour},
 		"why has 1025 bytes":                {Set: values("batch_size", "1"), Why: strings.Repeat("x", 1025)},
 		"shards does not change":            {Unset: []string{"shards"}},
 		`did you mean "prefetch"`:           {Unset: []string{"prefetsh"}},
@@ -336,7 +340,8 @@ func TestBadChanges(t *testing.T) {
 	}
 }
 
-// TestLog: lines are found by what they are about, from the newest, or behind a cursor from the oldest; they are bounded.
+// TestLog checks that lines are found by their contents, from the newest, or after a cursor from
+// the oldest, and that they are bounded.
 func TestLog(t *testing.T) {
 	eachRedis(t, func(r *rig) {
 		ctx := r.t.Context()
@@ -395,19 +400,7 @@ func TestLog(t *testing.T) {
 	}
 }
 
-// TestTrackedTwice: of an id that is there twice, as an earlier release took it, none is left once it is tracked no longer.
-func TestTrackedTwice(t *testing.T) {
-	t.Parallel()
-	in := map[string]Setting{"tracked": {Value: json.RawMessage(`["a","b","a"]`)}}
-	if v, err := (Set{Settings: in}).Values(time.Now()); err != nil || fmt.Sprint(v.Tracked) != "[a b]" {
-		t.Errorf("got %q, %v, want each once", v.Tracked, err)
-	}
-	if left, err := Track(in, "a", false); err != nil || fmt.Sprint(left) != "[b]" {
-		t.Errorf("a no longer: got %q, %v, want b alone", left, err)
-	}
-}
-
-// TestWho: names are quoted where they are not plain, and those that nobody has checked are marked.
+// TestWho checks that unusual names are quoted and unchecked names are marked.
 func TestWho(t *testing.T) {
 	t.Parallel()
 	for want, who := range map[string]changes.Who{
@@ -420,7 +413,8 @@ func TestWho(t *testing.T) {
 	}
 }
 
-// TestPriorityNeedsLag: a priority and turns contradict each other, whichever comes first, and wherever the other one is from.
+// TestPriorityNeedsLag checks that a priority contradicts the scheduler seq, whichever comes first
+// and wherever the other rule comes from.
 func TestPriorityNeedsLag(t *testing.T) {
 	eachRedis(t, func(r *rig) {
 		lag, seq := map[string]Base{"scheduler": {Value: "lag"}}, map[string]Base{"scheduler": {Value: "seq"}}

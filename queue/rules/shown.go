@@ -9,39 +9,39 @@ import (
 	"github.com/lowkiq/lowkiq/queue/changes"
 )
 
-// Base is what a node's configuration says of a key.
+// Base is the value of a key in a node's configuration.
 type Base struct {
-	Value any    `json:"value"` // as JSON has it
+	Value any    `json:"value"` // in its JSON form
 	From  string `json:"from"`  // default, program, Registry, or a place in a file
 	// Assumed are the parts of the value that nobody gave: they follow from the others.
 	Assumed []string `json:"assumed,omitempty"`
 }
 
-// Where a value may come from that the configuration does not name.
+// Sources of values apart from the configuration.
 const (
 	AtRunTime = "run time"
-	Registry  = "registry" // the queue's entry in Redis, where another node or program has written it
+	Registry  = "registry" // the queue's entry in Redis, written by another node or program
 )
 
-// Shown is a key of a queue, for people: which value is in force, and why.
+// Shown is a key of a queue for people: the value in force and its source.
 type Shown struct {
 	Key   string `json:"key"`
-	Value any    `json:"value"` // null: unknown here, or not set
-	From  string `json:"from"`  // AtRunTime, default, program, Registry, or a place in a file; "" if it is not known here
+	Value any    `json:"value"` // null if unknown here or not set
+	From  string `json:"from"`  // AtRunTime, default, program, Registry, or a place in a file; "" if unknown here
 	// Assumed are the parts of the value that nobody gave: they follow from the others.
 	Assumed []string `json:"assumed,omitempty"`
-	// Of what was set at run time:
+	// Of a setting:
 	By        *changes.Who `json:"by,omitempty"`
 	At        *time.Time   `json:"at,omitempty"`
 	Until     *time.Time   `json:"until,omitempty"`
 	Why       string       `json:"why,omitempty"`
-	Otherwise *Base        `json:"otherwise,omitempty"` // what holds without it, if that is known here
-	// Fixed says why the key does not change at run time; "" if it does.
+	Otherwise *Base        `json:"otherwise,omitempty"` // the value without the setting, if known here
+	// Fixed is the reason why the key does not change at run time, "" if it does.
 	Fixed string `json:"fixed,omitempty"`
 }
 
-// Show joins what a configuration says, nil if it is not known, with the settings in force now: first the keys that may change,
-// in the order of the configuration file, then the others.
+// Show joins a configuration, nil if it is unknown, with the settings in force. The keys that may
+// change come first, in the order of the configuration file, then the others.
 func Show(base map[string]Base, set Set, now time.Time) []Shown {
 	var all []Shown
 	in := set.InForce(now)

@@ -5,12 +5,12 @@ import (
 	"testing"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/transfer"
 )
 
-// BenchmarkImport: an op is an entry, 5,000 of them in one call, as migrate sends them.
+// BenchmarkImport imports 5,000 entries in a call, as migrate does. An op is an entry.
 func BenchmarkImport(b *testing.B) {
 	for _, c := range []struct {
 		name   string

@@ -7,40 +7,41 @@ import (
 	"strconv"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/packed"
-	"github.com/lowkiq/lowkiq/internal/redisdb"
+	"github.com/lowkiq/lowkiq/internal/store/packed"
+	"github.com/lowkiq/lowkiq/internal/store/redisdb"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
-// Kept is what a queue has of one id: its waiting job, or what its morgue has. Its entry has no number, and the payloads in
-// the order in which a handler gets them, as they are stored.
+// Kept is what a queue keeps for an id: its waiting job, or its buried payloads. Its entry has no
+// number. The payloads are as stored, in the order in which a handler gets them.
 type Kept struct {
 	Entry
 	record string
 }
 
-// Errors of what an export cannot take out; see [Kept].
+// Errors of jobs that an export cannot take out; see [Kept].
 var (
-	ErrCalled = errors.New("somebody waits for the end of a call of it")
+	ErrCalled = errors.New("a caller waits for the end of a payload of it")
 	ErrHeld   = errors.New("it is blocked or held")
-	ErrTaken  = errors.New("another run takes jobs out of the queue")
+	ErrTaken  = errors.New("another export takes jobs out of the queue")
 )
 
-// Outcome says what became of a job that was to be taken out.
+// Outcome is the result of taking a job out.
 type Outcome byte
 
 // The outcomes.
 const (
 	Out      Outcome = '0'
-	Part     Outcome = '+' // some of its payloads are: it is to be read again
-	Changed  Outcome = 'c' // it is not what was read
+	Part     Outcome = '+' // some of its payloads are out; read the job again
+	Changed  Outcome = 'c' // it has changed since it was read
 	InFlight Outcome = 'f'
 	Held     Outcome = 'b' // blocked or held
 	Gone     Outcome = '-'
 )
 
-// Export takes jobs out of a queue for another system, which writes each down under a number before it is taken out here. So
-// whoever moves them may be killed at any instant: [Export.Number] says of an id that was written down whether it was taken out.
+// Export takes jobs out of a queue for another system. That system records each job under a number
+// before the job is taken out here. So a program that moves jobs may be killed at any moment.
+// [Export.Number] tells whether an id that was recorded was taken out.
 type Export struct {
 	q   *queue.Queue
 	run string
@@ -48,12 +49,12 @@ type Export struct {
 
 const (
 	exportField = "export"
-	scanCount   = 100 // records of one read
-	exportIDs   = 250 // of one script
+	scanCount   = 100 // records of a read
+	exportIDs   = 250 // ids of a script call
 	exportBytes = 1 << 20
 )
 
-// NewExport lets this run take jobs out, and no other any more.
+// NewExport allows this run to take jobs out, and forbids it to every earlier run.
 func NewExport(ctx context.Context, q *queue.Queue, run string) (*Export, error) {
 	for _, s := range q.All() {
 		if _, err := s.DB().Do(ctx, "begin to take jobs out of "+s.String(), "HSET", s.Keys().From, exportField, run); err != nil {
@@ -63,10 +64,10 @@ func NewExport(ctx context.Context, q *queue.Queue, run string) (*Export, error)
 	return &Export{q, run}, nil
 }
 
-// Flights counts what is in flight.
+// Flights counts the ids in flight.
 func Flights(ctx context.Context, q *queue.Queue) (n int64, err error) {
 	for _, s := range q.All() {
-		reply, err := s.DB().Do(ctx, "count what is in flight of "+s.String(), "LLEN", s.Keys().Flight)
+		reply, err := s.DB().Do(ctx, "count ids in flight of "+s.String(), "LLEN", s.Keys().Flight)
 		if err != nil {
 			return 0, err
 		}
@@ -75,8 +76,8 @@ func Flights(ctx context.Context, q *queue.Queue) (n int64, err error) {
 	return n, nil
 }
 
-// Each calls fn with all that waits in the queue, or all that its morgue has, some at a time. What is there all the while is
-// seen once at least.
+// Each calls fn with all waiting jobs, or all buried jobs, in batches. A job that exists all the
+// time is seen at least once.
 func Each(ctx context.Context, q *queue.Queue, morgue bool, fn func([]Kept) error) error {
 	for _, s := range q.All() {
 		hash := s.Keys().Jobs
@@ -91,10 +92,10 @@ func Each(ctx context.Context, q *queue.Queue, morgue bool, fn func([]Kept) erro
 			found, next := redisdb.Scanned(reply)
 			var some []Kept
 			for i := 0; i+1 < len(found); i += 2 {
-				if found[i] == "" || found[i+1] == "x" { // of no job: see lua/claim.lua; a deleted one: see lua/lib/record.lua
+				if found[i] == "" || found[i+1] == "x" { // no job, see lua/claim.lua, or a deleted job, see lua/lib/record.lua
 					continue
 				}
-				k, err := kept(ctx, s, found[i], found[i+1], morgue)
+				k, err := readKept(ctx, s, found[i], found[i+1], morgue)
 				if err != nil {
 					return err
 				}
@@ -113,8 +114,8 @@ func Each(ctx context.Context, q *queue.Queue, morgue bool, fn func([]Kept) erro
 	return nil
 }
 
-// kept reads a record and, of a crowded id, its payloads.
-func kept(ctx context.Context, s *queue.Shard, id, record string, morgue bool) (Kept, error) {
+// readKept decodes a record, and reads the payloads of a crowded id.
+func readKept(ctx context.Context, s *queue.Shard, id, record string, morgue bool) (Kept, error) {
 	k := Kept{Entry: Entry{ID: id, Morgue: morgue}, record: record}
 	job, _, err := packed.Decode(id, record, nil)
 	if err != nil {
@@ -133,13 +134,13 @@ func kept(ctx context.Context, s *queue.Shard, id, record string, morgue bool) (
 		k.Payloads = append(k.Payloads, Payload{p.Score, p.Data, p.Header})
 	}
 	if record[0] == 's' {
-		err = k.spilled(ctx, s)
+		err = k.readSpilled(ctx, s)
 	}
 	return k, err
 }
 
-// spilled reads the payloads of a crowded id; see lua/lib/spill.lua.
-func (k *Kept) spilled(ctx context.Context, s *queue.Shard) error {
+// readSpilled reads the payloads of a crowded id; see lua/lib/spill.lua.
+func (k *Kept) readSpilled(ctx context.Context, s *queue.Shard) error {
 	prefix := map[bool]string{false: "w", true: "m"}[k.Morgue] + strconv.Itoa(len(k.ID)) + ":" + k.ID
 	for from := "[" + prefix + ":"; ; {
 		reply, err := s.DB().Do(ctx, "read payloads of "+s.String(), "ZRANGEBYLEX", s.Keys().Spill, from, "("+prefix+";", "LIMIT", 0, 100)
@@ -166,8 +167,8 @@ func (k *Kept) spilled(ctx context.Context, s *queue.Shard) error {
 	}
 }
 
-// Take takes jobs out, each written down by the other system under the number of its entry. It answers those that it came to, in their
-// order.
+// Take takes jobs out that the other system has recorded under the numbers of their entries. It
+// returns an outcome for each job that it reached.
 func (x *Export) Take(ctx context.Context, jobs []Kept) ([]Outcome, error) {
 	outcomes := make([]Outcome, len(jobs))
 	places := map[*queue.Shard][]int{}
@@ -180,7 +181,7 @@ func (x *Export) Take(ctx context.Context, jobs []Kept) ([]Outcome, error) {
 			args, n, size := []any{x.run}, 0, 0
 			for ; n < min(len(left), exportIDs) && size < exportBytes; n++ {
 				k := &jobs[left[n]]
-				args = append(args, k.ID, k.Number, kind(k.Morgue), k.record)
+				args = append(args, k.ID, k.Number, spaceOf(k.Morgue), k.record)
 				size += len(k.record)
 			}
 			reply, err := s.Run(ctx, s.DB().Scripts.Export, args...)
@@ -192,7 +193,7 @@ func (x *Export) Take(ctx context.Context, jobs []Kept) ([]Outcome, error) {
 			}
 			codes := redisdb.Text(reply)
 			if codes == "" || len(codes) > n {
-				return nil, fmt.Errorf("export answered %.50q to %d jobs", codes, n)
+				return nil, fmt.Errorf("export answered %.50q for %d jobs", codes, n)
 			}
 			for k := range codes {
 				outcomes[left[k]] = Outcome(codes[k])
@@ -203,21 +204,22 @@ func (x *Export) Take(ctx context.Context, jobs []Kept) ([]Outcome, error) {
 	return outcomes, nil
 }
 
-func kind(morgue bool) string {
+func spaceOf(morgue bool) string {
 	if morgue {
 		return "m"
 	}
 	return "w"
 }
 
-// Number is the number under which something of an id was taken out last, 0 if that is over or never was.
+// Number returns the number under which an id was last taken out. It is 0 if it never was, or if
+// that is settled.
 func (x *Export) Number(ctx context.Context, id string, morgue bool) (int64, error) {
 	s := x.q.Of(id)
-	reply, err := s.DB().Do(ctx, "see what was taken out of "+s.String(), "HGET", s.Keys().From, exportField+"\x00"+kind(morgue)+id)
+	reply, err := s.DB().Do(ctx, "see what was taken out of "+s.String(), "HGET", s.Keys().From, exportField+"\x00"+spaceOf(morgue)+id)
 	return redisdb.Int(reply), err
 }
 
-// Has reports whether the queue has something of an id.
+// Has reports whether the queue has payloads of an id.
 func (x *Export) Has(ctx context.Context, id string, morgue bool) (bool, error) {
 	s := x.q.Of(id)
 	hash := s.Keys().Jobs
@@ -228,7 +230,7 @@ func (x *Export) Has(ctx context.Context, id string, morgue bool) (bool, error) 
 	return reply != nil && redisdb.Text(reply) != "x", err
 }
 
-// Settle forgets that something of these ids was taken out: the other system has it.
+// Settle forgets that these ids were taken out, because the other system has them.
 func (x *Export) Settle(ctx context.Context, jobs ...Kept) error {
 	fields := map[*queue.Shard]redisdb.Cmd{}
 	for i := range jobs {
@@ -236,7 +238,7 @@ func (x *Export) Settle(ctx context.Context, jobs ...Kept) error {
 		if fields[s] == nil {
 			fields[s] = redisdb.Cmd{"HDEL", s.Keys().From}
 		}
-		fields[s] = append(fields[s], exportField+"\x00"+kind(jobs[i].Morgue)+jobs[i].ID)
+		fields[s] = append(fields[s], exportField+"\x00"+spaceOf(jobs[i].Morgue)+jobs[i].ID)
 	}
 	for s, cmd := range fields {
 		if _, err := s.DB().Do(ctx, "settle what was taken out of "+s.String(), cmd...); err != nil {
@@ -246,9 +248,9 @@ func (x *Export) Settle(ctx context.Context, jobs ...Kept) error {
 	return nil
 }
 
-// Seal ends a source: none of its entries is taken in any more, however late a process that was frozen sends it. What is in is
-// answered as before ([Result].Before), and what was refused as ErrBehind. An entry of a sealed source that was never sent
-// is answered as if it was in.
+// Seal ends a source. None of its entries is taken in any more, however late a frozen process sends
+// it. Entries that are in are answered as before ([Result].Before), and refused entries as
+// ErrBehind. An entry of a sealed source that was never sent is answered as if it were in.
 func Seal(ctx context.Context, q *queue.Queue, source string) error {
 	for _, s := range q.All() {
 		for cursor := "0"; ; {

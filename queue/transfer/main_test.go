@@ -3,7 +3,7 @@ package transfer_test
 import (
 	"testing"
 
-	"github.com/lowkiq/lowkiq/internal/leaktest"
+	"github.com/lowkiq/lowkiq/internal/testing/leaktest"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m) }

@@ -13,79 +13,81 @@ import (
 	"unsafe"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/envelope"
-	"github.com/lowkiq/lowkiq/internal/redisdb"
+	"github.com/lowkiq/lowkiq/internal/store/envelope"
+	"github.com/lowkiq/lowkiq/internal/store/redisdb"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
-// Sizes of what one script gets: Redis runs it alone.
+// Sizes of script calls. Redis does nothing else while a script runs.
 const (
 	partPayloads = 500
-	partBytes    = 512 << 10 // but for one payload
+	partBytes    = 512 << 10 // unless a single payload is larger
 	callParts    = 1000
 	callBytes    = 1 << 20
-	waveBytes    = 8 << 20 // one pipeline
+	waveBytes    = 8 << 20 // bytes of a pipeline
 	plainBytes   = 16 << 10
 )
 
-// part is what of an entry goes to Redis in one step.
+// part is the piece of an entry that is sent to Redis in one step.
 type part struct {
-	entry    int // place in the entries
+	entry    int // index in the entries
 	kind     string
 	first    int
 	payloads []Payload
 	total    int
-	bytes    int // of the entry
-	size     int // of the part
+	bytes    int // bytes of the entry
+	size     int // bytes of the part
 }
 
-// line is what is to be sent to one shard, in order.
-type line struct {
+// shardImport is the entries for a shard that are still to be sent, in order.
+type shardImport struct {
 	shard   *queue.Shard
-	entries []int  // places of entries that are not cut yet
-	parts   []part // of the first entries, to be sent next
-	failed  bool   // nothing more is sent
+	entries []int  // indexes of entries that are not split yet
+	parts   []part // parts of the first entries, to be sent next
+	failed  bool   // no more parts are sent
 }
 
-// work is one import.
-type work struct {
+// importRun is a call of Import.
+type importRun struct {
 	q       *queue.Queue
 	rules   queue.PushRules
 	field   string
 	entries []Entry
 	results []Result
-	most    int   // payloads of a part
-	now     int64 // us: what is due by then is due now
+	most    int   // maximum number of payloads in a part
+	now     int64 // us; earlier due times mean due now
 }
 
-// run sends what each shard gets, a call per shard in a pipeline; the next one is sent when that is answered. Each shard, and so each
-// entry, belongs to one goroutine.
-func (w *work) run(ctx context.Context) {
-	byShard := map[*queue.Shard]*line{}
-	var lines []*line
+// run sends each shard its entries, a script call per shard in a pipeline. It sends the next call
+// when the call before is answered. Each shard, and so each entry, belongs to one of two
+// goroutines.
+func (w *importRun) run(ctx context.Context) {
+	byShard := map[*queue.Shard]*shardImport{}
+	var lines []*shardImport
 	var halves sync.WaitGroup
 	for i := range w.entries {
-		if err := envelope.Check(&lowkiq.Push{ID: w.entries[i].ID}, 0, 0); err != nil { // nothing of such an id is ever stored
-			w.refuse(i, err)
+		if err := envelope.Check(&lowkiq.Push{ID: w.entries[i].ID}, 0, 0); err != nil { // such an id is never stored
+			w.refuseEntry(i, err)
 			continue
 		}
 		shard := w.q.Of(w.entries[i].ID)
 		l := byShard[shard]
 		if l == nil {
-			l = &line{shard: shard}
+			l = &shardImport{shard: shard}
 			byShard[shard], lines = l, append(lines, l)
 		}
 		l.entries = append(l.entries, i)
 	}
 	half := len(lines) / 2
-	halves.Go(func() { w.send(ctx, slices.Clone(lines[half:])) }) // while Redis runs scripts of one half, those of the other are written
-	w.send(ctx, slices.Clone(lines[:half]))
+	halves.Go(func() { w.sendAll(ctx, slices.Clone(lines[half:])) }) // this goroutine prepares scripts while Redis runs those of the other
+	w.sendAll(ctx, slices.Clone(lines[:half]))
 	halves.Wait()
-	w.settle(ctx, lines)
+	w.awaitReplicas(ctx, lines)
 }
 
-// settle waits until replicas have what the shards have taken in; one call per master, as a replica follows it in order. A best effort.
-func (w *work) settle(ctx context.Context, lines []*line) {
+// awaitReplicas waits until replicas have the imported entries. One call per master is enough,
+// because a replica follows its master in order. It is best effort.
+func (w *importRun) awaitReplicas(ctx context.Context, lines []*shardImport) {
 	seen := map[string]bool{}
 	for _, l := range lines {
 		script := l.shard.DB().Scripts.Import
@@ -95,65 +97,66 @@ func (w *work) settle(ctx context.Context, lines []*line) {
 			continue
 		}
 		seen[master.Address()] = true
-		l.shard.DB().RunReplicated(ctx, script, keys, w.limits(l)...) //nolint:errcheck // no entries: it is there to be waited for
+		l.shard.DB().RunReplicated(ctx, script, keys, w.limitArgs(l)...) //nolint:errcheck // it has no entries; only the wait for replicas matters
 	}
 }
 
-// limits are the arguments before those of parts.
-func (w *work) limits(l *line) []any {
+// limitArgs returns the arguments before the parts.
+func (w *importRun) limitArgs(l *shardImport) []any {
 	return []any{w.rules.Payloads, w.rules.IDPayload, l.shard.Keys().Wake, w.field}
 }
 
-// send sends lines until nothing is left of them. It changes the slice.
-func (w *work) send(ctx context.Context, lines []*line) {
+// sendAll sends the entries of shards until none is left. It changes the slice.
+func (w *importRun) sendAll(ctx context.Context, lines []*shardImport) {
 	for len(lines) > 0 {
 		var calls []*redisdb.Call
-		var sent []*line
+		var sent []*shardImport
 		size := 0
 		for len(sent) < len(lines) && size < waveBytes {
 			l := lines[len(sent)]
-			call, n := w.call(l)
+			call, n := w.nextCall(l)
 			calls, sent, size = append(calls, call), append(sent, l), size+n
 		}
 		sent[0].shard.DB().RunAll(ctx, calls)
 		lines = lines[len(sent):]
 		for i, l := range sent {
-			if w.answer(ctx, l, calls[i]); len(l.parts)+len(l.entries) > 0 {
+			if w.handleReply(ctx, l, calls[i]); len(l.parts)+len(l.entries) > 0 {
 				lines = append(lines, l)
 			}
 		}
 	}
 }
 
-// call takes the next parts of a line, as many as one script gets.
-func (w *work) call(l *line) (call *redisdb.Call, size int) {
+// nextCall returns a script call with the next parts for a shard, as many as a script may get.
+func (w *importRun) nextCall(l *shardImport) (call *redisdb.Call, size int) {
 	script := l.shard.DB().Scripts.Import
 	call = &redisdb.Call{Script: script, Keys: l.shard.Keys().For(script)}
-	call.Args = w.limits(l)
+	call.Args = w.limitArgs(l)
 	for n := 0; n < callParts; n++ {
 		if n == len(l.parts) {
 			if len(l.entries) == 0 {
 				break
 			}
-			l.parts = append(l.parts, w.cut(l.entries[0])...)
+			l.parts = append(l.parts, w.splitEntry(l.entries[0])...)
 			l.entries = l.entries[1:]
 		}
 		p := &l.parts[n]
 		if n > 0 && size+p.size > callBytes {
 			break
 		}
-		call.Args = w.write(call.Args, p)
+		call.Args = w.appendPart(call.Args, p)
 		size += p.size + len(w.entries[p.entry].ID) + len(w.entries[p.entry].Error)
 	}
 	return call, size
 }
 
-// cut makes an entry the parts that are sent. One that is refused is a part, too: Redis is to know of it.
-func (w *work) cut(i int) (parts []part) {
+// splitEntry splits an entry into parts. A refused entry becomes a part too, because Redis must
+// know about it.
+func (w *importRun) splitEntry(i int) (parts []part) {
 	entry := &w.entries[i]
-	stored, size, err := prepare(entry, &w.rules)
+	stored, size, err := prepareEntry(entry, &w.rules)
 	if err != nil {
-		w.refuse(i, err)
+		w.refuseEntry(i, err)
 		return []part{{entry: i, kind: "r"}}
 	}
 	kind := "w"
@@ -173,50 +176,50 @@ func (w *work) cut(i int) (parts []part) {
 	return parts
 }
 
-// write adds the arguments of a part; see lua/import.lua.
-func (w *work) write(args []any, p *part) []any {
+// appendPart appends the arguments of a part; see lua/import.lua.
+func (w *importRun) appendPart(args []any, p *part) []any {
 	entry := &w.entries[p.entry]
 	if p.kind == "w" && p.total == 1 && entry.RetryCount < 0 && entry.Error == "" && entry.Due <= w.now && p.size <= plainBytes {
-		return append(args, entry.ID, entry.Number, scored(nil, &p.payloads[0]))
+		return append(args, entry.ID, entry.Number, appendScored(nil, &p.payloads[0]))
 	}
 	what := make([]byte, 0, 64)
 	what = append(what, p.kind...)
-	for _, n := range [...]int64{entry.Number, int64(p.first), int64(len(p.payloads)), int64(p.total), int64(p.bytes), int64(max(-1, entry.RetryCount)), max(0, entry.time())} {
+	for _, n := range [...]int64{entry.Number, int64(p.first), int64(len(p.payloads)), int64(p.total), int64(p.bytes), int64(max(-1, entry.RetryCount)), max(0, entry.timeOf())} {
 		what = strconv.AppendInt(append(what, ' '), n, 10)
 	}
 	args = append(args, entry.ID, what, queue.KeptError(entry.Error))
 	buf := make([]byte, 0, p.size+8*len(p.payloads))
 	for i := range p.payloads {
 		start := len(buf)
-		buf = scored(buf, &p.payloads[i])
+		buf = appendScored(buf, &p.payloads[i])
 		args = append(args, unsafe.String(unsafe.SliceData(buf[start:]), len(buf)-start))
 	}
 	return args
 }
 
-// scored is a payload as the script gets it, behind its score.
-func scored(to []byte, p *Payload) []byte {
+// appendScored appends a payload as the script expects it, after its score.
+func appendScored(to []byte, p *Payload) []byte {
 	to = slices.Grow(to, 8+len(p.Data))
 	return append(binary.BigEndian.AppendUint64(to, math.Float64bits(p.Score)), p.Data...)
 }
 
-// answer reads what a shard has answered to a line's call, and takes the parts that were looked at out of the line.
-func (w *work) answer(ctx context.Context, l *line, call *redisdb.Call) {
+// handleReply handles the answer to a script call, and removes the parts that it answers.
+func (w *importRun) handleReply(ctx context.Context, l *shardImport, call *redisdb.Call) {
 	if call.Err != nil {
 		if call.Err = l.shard.Refused(ctx, call.Err); call.Err == nil {
-			return // it is sent again
+			return // the parts are sent again
 		}
 	}
 	codes, ok := call.Reply.(string)
 	if call.Err == nil && (!ok || codes == "" || len(codes) > len(l.parts)) {
-		call.Err = fmt.Errorf("import answered %.50v to %d parts", call.Reply, len(l.parts))
+		call.Err = fmt.Errorf("import answered %.50v for %d parts", call.Reply, len(l.parts))
 	}
 	if call.Err != nil {
-		w.fail(l, call.Err)
+		w.failRest(l, call.Err)
 		return
 	}
 	for k := range codes {
-		w.read(&l.parts[k], codes[k])
+		w.handleCode(&l.parts[k], codes[k])
 	}
 	l.parts = l.parts[len(codes):]
 	for len(l.parts) > 0 && l.parts[0].first > 0 && Refused(w.results[l.parts[0].entry].Err) {
@@ -224,15 +227,15 @@ func (w *work) answer(ctx context.Context, l *line, call *redisdb.Call) {
 	}
 }
 
-// errUnanswered is what an entry has until its last part is answered.
+// errUnanswered is the error of an entry until its last part is answered.
 var errUnanswered = fmt.Errorf("%w: no answer", queue.ErrUnsent)
 
-// read takes in the code of a part.
-func (w *work) read(p *part, code byte) {
+// handleCode handles the answer to a part.
+func (w *importRun) handleCode(p *part, code byte) {
 	entry, result := &w.entries[p.entry], &w.results[p.entry]
 	switch code {
 	case '0', 'd':
-		if p.first == 0 { // also of one that is refused now: a limit may have changed since
+		if p.first == 0 { // also if a later part is refused because a limit has changed
 			*result = Result{Before: true, Err: errUnanswered}
 		}
 		result.Before = result.Before && code == 'd'
@@ -241,7 +244,7 @@ func (w *work) read(p *part, code byte) {
 		}
 		return
 	case 'r':
-		return // w.cut has said why
+		return // splitEntry has set the error
 	}
 	if Refused(result.Err) {
 		return
@@ -253,22 +256,23 @@ func (w *work) read(p *part, code byte) {
 	case '3':
 		err = fmt.Errorf("%w: %d is the limit, the entry has %d", queue.ErrTooManyBytes, w.rules.IDPayload, p.bytes)
 	case '4':
-		err = fmt.Errorf("%w, of what the queue has of it: check --repair moves it aside", queue.ErrDamaged)
+		err = fmt.Errorf("the job in the queue: %w; check --repair moves it aside", queue.ErrDamaged)
 	case '5':
 		err = ErrBehind
 	default:
 		result.Err = fmt.Errorf("entry %d, job %q: part %d: %w: import answered %q", entry.Number, entry.ID, p.first, queue.ErrUnsent, code)
 		return
 	}
-	w.refuse(p.entry, fmt.Errorf("job %q: %w", entry.ID, err))
+	w.refuseEntry(p.entry, fmt.Errorf("job %q: %w", entry.ID, err))
 }
 
-func (w *work) refuse(i int, cause error) {
+func (w *importRun) refuseEntry(i int, cause error) {
 	w.results[i] = Result{Err: &refusal{fmt.Errorf("entry %d, %w", w.entries[i].Number, cause)}}
 }
 
-// fail answers what is left of a line: of what was sent nobody knows whether it was taken in, the rest is not sent.
-func (w *work) fail(l *line, cause error) {
+// failRest sets the results of the remaining entries of a shard. For entries that were sent it is
+// unknown whether they were taken in. The others are not sent.
+func (w *importRun) failRest(l *shardImport, cause error) {
 	if l.failed = true; redisdb.Says(cause, "FORGOTTEN") {
 		cause = fmt.Errorf("source %s: %w", strings.TrimPrefix(w.field, fieldOf("")), ErrForgotten)
 	}

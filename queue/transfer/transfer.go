@@ -1,8 +1,12 @@
-// Package transfer answers one question: how do jobs that another system kept come into a queue, each once?
+// Package transfer moves jobs between a queue and another system, each job once.
 //
-// The other system is a source of [Entry] values with rising numbers. [Import] takes them in, and does nothing about those that
-// were taken in before, also if their jobs have run since: whoever moves jobs here may be killed at any instant, and sends what
-// the source still has once more. What was refused may come again later; until then no later entry of its id is taken in.
+// The other system is a source of [Entry] values with rising numbers. [Import] takes entries in. It
+// ignores entries that it has taken in before, even if their jobs have run since. So a program that
+// moves jobs may be killed at any moment, and sends everything that its source still has once more.
+// An entry that was refused may be sent again later. Until it is taken in, no later entry of its id
+// is.
+//
+// In the other direction, [Export] takes jobs out of a queue.
 package transfer
 
 import (
@@ -15,23 +19,24 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/envelope"
+	"github.com/lowkiq/lowkiq/internal/store/envelope"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
-// Entry is what a source keeps of one id: its waiting job, or what its morgue has.
+// Entry is what a source keeps for an id: its waiting job, or its buried payloads.
 type Entry struct {
-	Number   int64 // 1 to 2^53, higher than that of each entry before it
+	Number   int64 // 1 to 2^53, higher than the number of each entry before it
 	ID       string
-	Payloads []Payload // of equal ones the smallest score counts; equal scores in this order
+	Payloads []Payload // the smallest score of equal payloads counts; equal scores keep this order
 	// RetryCount is -1 for a job that has not failed.
 	RetryCount int
-	Due        int64  // us since 1970; 0 or past, however long: due now
-	Error      string // the last one
-	// Morgue: it is in the morgue, since Buried (us since 1970).
+	Due        int64  // us since 1970; 0 or any time in the past means due now
+	Error      string // the last error
+	// Morgue means that the entry is in the morgue, since Buried (us since 1970).
 	Morgue bool
 	Buried int64
-	// Err says why the source cannot give the entry, if it cannot: it is refused, and later entries of its id with it.
+	// Err is not nil if the source cannot provide the entry. It is then refused, and later entries
+	// of its id with it.
 	Err error
 }
 
@@ -42,61 +47,70 @@ type Payload struct {
 	Header lowkiq.Header
 }
 
-// Result is the answer to an entry.
+// Result is the result of importing an entry.
 type Result struct {
-	// Before: it was taken in before; nothing was done.
+	// Before means that the entry was taken in before, and nothing was done.
 	Before bool
-	// Err: it was refused, or not sent (queue.ErrUnsent), or it is unknown whether it was taken in; see [Refused].
+	// Err is not nil if the entry was refused, was not sent (queue.ErrUnsent), or may or may not
+	// have been taken in. See [Refused].
 	Err error
 }
 
-// Errors of refused entries, beside those of pushes.
+// Errors of refused entries, besides the errors of pushes.
 var (
 	ErrBehind     = errors.New("an earlier entry of this id was refused")
 	ErrNoPayloads = errors.New("an entry without payloads")
 	ErrRetryCount = errors.New("retry count is out of range")
 )
 
-// refusal is why an entry was refused by the queue or by the source.
+// refusal is the error of an entry that the queue or the source refused.
 type refusal struct{ cause error }
 
 func (e *refusal) Error() string { return e.cause.Error() }
 func (e *refusal) Unwrap() error { return e.cause }
 
-// Refused reports whether an entry was refused for what it is, or for what waits: it stays where it was, for a person. After any
-// other error it is to be sent again.
+// Refused reports whether an entry was refused because of its contents or of the waiting payloads.
+// Such an entry stays in its source for a person to look at. After any other error it must be sent
+// again.
 func Refused(err error) bool {
 	var r *refusal
 	return errors.As(err, &r)
 }
 
-// Most bytes of a source's name.
+// maxSource is the maximum number of bytes in a source's name.
 const maxSource = 200
 
-// Import takes entries of a source in, in the order of their numbers. It answers each, and returns the first error of theirs.
+// Import takes entries of a source in, in the order of their numbers. It returns a result for each,
+// and the first error of them.
 //
-//   - What waits for the id and the entry become one job: the payloads of both, of equal ones the smaller score, and of
-//     equal scores those of the entry first, also before those of an earlier entry. The entry's retry count, due time and error hold; without an error, that of what
-//     waits stays. An id that is blocked or held stays so, a blocked one with its own retry count. In quarantine, it keeps its
-//     due time.
-//   - An id in flight gets the entry when that flight ends, as a push: a fresh job, due at the entry's time, with its error. If
-//     the flight comes back they are one job, with the flight's retry count and payloads first among equal scores.
-//   - Entries of the morgue join what the queue's morgue has; what was buried last says why and when.
-//   - Payloads are encoded by the queue's codec. Middlewares and rules that merge pushes are for pushes, and see none of it.
-//   - The limits are those of pushes. An entry that exceeds them with what waits is refused as a whole; that equal payloads count once
-//     is seen of entries of up to 500 payloads.
-//   - A large entry goes in by parts, lowest scores first; each is a step by itself. A worker may run the first ones before the last is in, as it runs
-//     an id with many payloads, piece by piece; what comes after such a run is a fresh job.
+//   - The waiting payloads of the id and the entry become one job. Of equal payloads the smaller score counts.
+//     Among equal scores the payloads of the entry come first, also before those of an earlier entry. The job
+//     gets the entry's retry count, due time and error. Without an error, the error of the waiting job stays.
+//     An id that is blocked or held stays so, and a blocked id keeps its retry count. In quarantine, an id
+//     keeps its due time.
+//   - An id in flight gets the entry when that flight ends, like a push: a fresh job, due at the entry's time,
+//     with its error. If the flight is recovered they become one job, with the flight's retry count, and the
+//     flight's payloads first among equal scores.
+//   - Entries of the morgue join the buried payloads of the queue. The latest burial says why and when.
+//   - The queue's codec encodes payloads. Middlewares and rules that merge pushes apply only to pushes.
+//   - The limits are those of pushes. An entry that exceeds them together with the waiting payloads is refused
+//     as a whole. Equal payloads count once, which is checked for entries of up to 500 payloads.
+//   - A large entry is sent in parts, lowest scores first, and each part is a step by itself. A worker may run
+//     the first parts before the last part is in, as it runs an id with many payloads piece by piece. The
+//     parts after such a run are a fresh job.
 //
-// After a refusal no later entry of the same id is taken in (ErrBehind) until it was taken in itself; other ids go on. After any
-// other error, as when Redis is full, no later entry of the same shard is sent (queue.ErrUnsent).
+// After a refusal no later entry of the same id is taken in (ErrBehind) until the refused entry is.
+// Other ids continue. After any other error, for example if Redis is full, no later entry of the
+// same shard is sent (queue.ErrUnsent).
 //
-// If a master has replicas, Import waits a moment until one of them has what was taken in, as the caller forgets it then.
+// If a master has replicas, Import waits a moment until one of them has the imported entries,
+// because the caller deletes them then.
 func Import(ctx context.Context, q *queue.Queue, source string, entries ...Entry) ([]Result, error) {
 	return ImportInParts(ctx, q, partPayloads, source, entries...)
 }
 
-// ImportInParts is [Import] with parts of at most so many payloads: tests reach many parts with few payloads.
+// ImportInParts is [Import] with at most this many payloads in a part. With it tests reach many
+// parts with few payloads.
 func ImportInParts(ctx context.Context, q *queue.Queue, most int, source string, entries ...Entry) ([]Result, error) {
 	if err := checkSource(source); err != nil {
 		return nil, err
@@ -104,7 +118,7 @@ func ImportInParts(ctx context.Context, q *queue.Queue, most int, source string,
 	last := int64(0)
 	for i := range entries {
 		if n := entries[i].Number; n <= last || n > 1<<53 {
-			return nil, fmt.Errorf("source %s: entry %d follows entry %d: want numbers that rise, from 1 to 2^53", source, n, last)
+			return nil, fmt.Errorf("source %s: entry %d follows entry %d: numbers must rise from 1 to 2^53", source, n, last)
 		}
 		last = entries[i].Number
 	}
@@ -112,7 +126,7 @@ func ImportInParts(ctx context.Context, q *queue.Queue, most int, source string,
 	if err != nil {
 		return nil, err
 	}
-	w := &work{q: q, rules: rules, field: fieldOf(source), entries: entries, results: make([]Result, len(entries)), most: most}
+	w := &importRun{q: q, rules: rules, field: fieldOf(source), entries: entries, results: make([]Result, len(entries)), most: most}
 	for i := range w.results {
 		w.results[i].Err = errUnanswered
 	}
@@ -126,7 +140,8 @@ func ImportInParts(ctx context.Context, q *queue.Queue, most int, source string,
 	return w.results, nil
 }
 
-// redisNow is the time in Redis (us) by which due times of the past are known; 0 if none is named, or Redis does not say.
+// redisNow returns Redis's clock (us), which tells due times in the past. It is 0 if no
+// entry has a due time or Redis does not answer.
 func redisNow(ctx context.Context, q *queue.Queue, entries []Entry) int64 {
 	if !slices.ContainsFunc(entries, func(e Entry) bool { return e.Due > 0 }) {
 		return 0
@@ -138,20 +153,21 @@ func redisNow(ctx context.Context, q *queue.Queue, entries []Entry) int64 {
 	return now.UnixMicro()
 }
 
-// time is when the entry is due, or was buried (us).
-func (e *Entry) time() int64 {
+// timeOf returns when the entry is due or was buried (us).
+func (e *Entry) timeOf() int64 {
 	if e.Morgue {
 		return e.Buried
 	}
 	return e.Due
 }
 
-// Check says why an entry is refused whatever the queue has: what Import says of it before it asks Redis.
+// Check returns the error of an entry that Import refuses before it asks Redis, whatever the queue
+// contains.
 func Check(entry *Entry, rules *queue.PushRules) error {
 	if err := envelope.CheckID(entry.ID); err != nil {
 		return err
 	}
-	stored, size, err := prepare(entry, rules)
+	stored, size, err := prepareEntry(entry, rules)
 	switch {
 	case err != nil:
 		return err
@@ -163,8 +179,9 @@ func Check(entry *Entry, rules *queue.PushRules) error {
 	return nil
 }
 
-// prepare makes an entry's payloads those that are stored, lowest score first, equal ones once; or says why it is refused.
-func prepare(entry *Entry, rules *queue.PushRules) (stored []Payload, size int, err error) {
+// prepareEntry returns an entry's payloads as they are stored, lowest score first, without
+// duplicates, or the error of a refused entry.
+func prepareEntry(entry *Entry, rules *queue.PushRules) (stored []Payload, size int, err error) {
 	switch {
 	case entry.Err != nil:
 		return nil, 0, fmt.Errorf("job %q: %w", entry.ID, entry.Err)
@@ -174,11 +191,11 @@ func prepare(entry *Entry, rules *queue.PushRules) (stored []Payload, size int, 
 		return nil, 0, fmt.Errorf("job %q: %w: %d, want -1 to %d", entry.ID, ErrRetryCount, entry.RetryCount, math.MaxInt32)
 	}
 	at := time.Time{}
-	if when := entry.time(); when > 0 { // one that a push would refuse as a delay is a time of the past here
+	if when := entry.timeOf(); when > 0 { // a push would refuse some of these times; here they mean the past
 		at = time.UnixMicro(max(when, lowkiq.MinPerformAt*1e6))
 	}
 	stored = make([]Payload, 0, len(entry.Payloads))
-	var places map[string]int // of data, if there is more than one
+	var places map[string]int // places of data, if there is more than one payload
 	if len(entry.Payloads) > 1 {
 		places = make(map[string]int, len(entry.Payloads))
 	}

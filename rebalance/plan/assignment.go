@@ -9,9 +9,8 @@ import (
 	"github.com/lowkiq/lowkiq"
 )
 
-// Generation says which of two assignments is newer. Record is compared first: a
-// cluster whose Raft group was founded again counts Raft indexes from the start, under
-// a higher record id.
+// Generation says which of two assignments is newer. Record is compared first. If a cluster founds
+// its Raft group again, Raft indexes begin anew under a higher record id.
 type Generation struct {
 	Record uint64 `json:"record"` // the cluster record's id
 	Index  uint64 `json:"index"`  // the Raft index at which it was agreed
@@ -25,29 +24,29 @@ func (g Generation) Compare(other Generation) int {
 // String returns "record.index".
 func (g Generation) String() string { return fmt.Sprintf("%d.%d", g.Record, g.Index) }
 
-// None is the owner of a shard that no node should own.
+// None is the owner of a shard without an owner.
 const None int32 = -1
 
-// Assignment is the agreed map shard -> node. It is never changed once it is made, so
-// goroutines may share it. The zero Assignment assigns nothing.
+// Assignment is the agreed map from shards to nodes. It does not change, so goroutines may share it.
+// The zero Assignment assigns nothing.
 type Assignment struct {
 	Generation Generation
-	Nodes      []string    // the names that own something, ascending
+	Nodes      []string    // the names of nodes that own shards, ascending
 	Queues     []Placement // ascending by name
 
-	// MovedAt is the Raft index of each shard's last move, by queue and shard index; 0 is
-	// a shard that has not moved under this record. nil if unknown.
+	// MovedAt has the Raft index of each shard's last move, by queue and shard index. It is 0 for a
+	// shard that has not moved under this record. It is nil if unknown.
 	MovedAt map[string][]uint64
 }
 
-// Placement says who owns the shards of one queue.
+// Placement says who owns the shards of a queue.
 type Placement struct {
 	Queue  string
-	Owners []int32 // by shard index: an index into Assignment.Nodes, or None
+	Owners []int32 // by shard index; an index into Assignment.Nodes, or None
 }
 
-// placement returns the owners of a queue's shards, nil if the queue is unknown.
-func (a *Assignment) placement(queue string) []int32 {
+// ownersOf returns the owners of a queue's shards, nil if the queue is unknown.
+func (a *Assignment) ownersOf(queue string) []int32 {
 	i, ok := sort.Find(len(a.Queues), func(i int) int { return cmp.Compare(queue, a.Queues[i].Queue) })
 	if !ok {
 		return nil
@@ -55,16 +54,16 @@ func (a *Assignment) placement(queue string) []int32 {
 	return a.Queues[i].Owners
 }
 
-// Owner returns the name of the node that should own the shard, "" if none.
+// Owner returns the name of the node that should own the shard, "" if there is none.
 func (a *Assignment) Owner(shard lowkiq.Shard) string {
 	if shard.Index < 0 {
 		return ""
 	}
-	return a.at(a.placement(shard.Queue), shard.Index)
+	return a.ownerAt(a.ownersOf(shard.Queue), shard.Index)
 }
 
-// at returns the owner's name at index i, "" if there is none or i is past the end.
-func (a *Assignment) at(owners []int32, i int) string {
+// ownerAt returns the owner's name at index i, "" if there is none or i is past the end.
+func (a *Assignment) ownerAt(owners []int32, i int) string {
 	if i >= len(owners) || owners[i] == None {
 		return ""
 	}
@@ -88,8 +87,7 @@ func (a *Assignment) Owned(node string) []lowkiq.Shard {
 	return shards
 }
 
-// SamePlaces reports whether a and other assign every shard alike, at whatever
-// generations.
+// SamePlaces reports whether a and other give every shard the same owner. It ignores generations.
 func (a *Assignment) SamePlaces(other *Assignment) bool {
 	return slices.Equal(a.Nodes, other.Nodes) &&
 		slices.EqualFunc(a.Queues, other.Queues, func(x, y Placement) bool {
@@ -97,23 +95,22 @@ func (a *Assignment) SamePlaces(other *Assignment) bool {
 		})
 }
 
-// Change is a shard whose owner differs between two assignments. An empty name
-// means no owner.
+// Change is a shard with another owner in another assignment. An empty name means no owner.
 type Change struct {
 	Shard    lowkiq.Shard
 	From, To string
 }
 
-// Diff returns what changes from a to next, ordered by queue and index. Shards that
-// only one of the two knows count as having no owner in the other.
+// Diff returns the changes from a to next, ordered by queue and index. A shard that only one of the
+// two knows has no owner in the other.
 func (a *Assignment) Diff(next *Assignment) []Change {
 	var changes []Change
-	queues := append(a.queues(), next.queues()...)
+	queues := append(a.queueNames(), next.queueNames()...)
 	slices.Sort(queues)
 	for _, queue := range slices.Compact(queues) {
-		was, is := a.placement(queue), next.placement(queue)
+		was, is := a.ownersOf(queue), next.ownersOf(queue)
 		for i := range max(len(was), len(is)) {
-			if from, to := a.at(was, i), next.at(is, i); from != to {
+			if from, to := a.ownerAt(was, i), next.ownerAt(is, i); from != to {
 				changes = append(changes, Change{lowkiq.Shard{Queue: queue, Index: i}, from, to})
 			}
 		}
@@ -121,8 +118,8 @@ func (a *Assignment) Diff(next *Assignment) []Change {
 	return changes
 }
 
-// queues returns the names of the queues, ascending.
-func (a *Assignment) queues() []string {
+// queueNames returns the names of the queues, ascending.
+func (a *Assignment) queueNames() []string {
 	names := make([]string, len(a.Queues))
 	for i, q := range a.Queues {
 		names[i] = q.Queue
@@ -130,15 +127,15 @@ func (a *Assignment) queues() []string {
 	return names
 }
 
-// Follow makes a the assignment that is agreed after base: it sets the generation, and
-// notes of the shards whose owner is another than in base that they moved at the index.
+// Follow makes a the assignment that is agreed after base. It sets the generation. It records moved as
+// the index of the last move of each shard that has another owner than in base.
 func (a *Assignment) Follow(base *Assignment, agreed Generation, moved uint64) {
 	a.Generation, a.MovedAt = agreed, make(map[string][]uint64, len(a.Queues))
 	for _, q := range a.Queues {
-		was, at := base.placement(q.Queue), make([]uint64, len(q.Owners))
+		was, at := base.ownersOf(q.Queue), make([]uint64, len(q.Owners))
 		for i := range q.Owners {
 			at[i] = moved
-			if i < len(was) && base.at(was, i) == a.at(q.Owners, i) {
+			if i < len(was) && base.ownerAt(was, i) == a.ownerAt(q.Owners, i) {
 				at[i] = base.movedAt(q.Queue, i)
 			}
 		}
@@ -146,7 +143,7 @@ func (a *Assignment) Follow(base *Assignment, agreed Generation, moved uint64) {
 	}
 }
 
-// movedAt returns the Raft index of a shard's last move, 0 if none is known.
+// movedAt returns the Raft index of a shard's last move, 0 if it is unknown.
 func (a *Assignment) movedAt(queue string, shard int) uint64 {
 	if at := a.MovedAt[queue]; shard < len(at) {
 		return at[shard]
@@ -154,7 +151,7 @@ func (a *Assignment) movedAt(queue string, shard int) uint64 {
 	return 0
 }
 
-// Moved reports whether any shard was moved under this record.
+// Moved reports whether any shard has moved under this record.
 func (a *Assignment) Moved() bool {
 	for _, at := range a.MovedAt {
 		if slices.ContainsFunc(at, func(index uint64) bool { return index > 0 }) {
@@ -164,9 +161,9 @@ func (a *Assignment) Moved() bool {
 	return false
 }
 
-// applied returns the assignment without those shards of the laggards that they were
-// given after the generation they have applied: they do not know of them.
-func (a *Assignment) applied(nodes []Node) *Assignment {
+// withoutUnapplied returns the assignment without the shards that laggards do not know of. A laggard got
+// them after the last generation that it has applied.
+func (a *Assignment) withoutUnapplied(nodes []Node) *Assignment {
 	known := map[string]Generation{}
 	for _, n := range nodes {
 		if n.Laggard {
@@ -181,7 +178,7 @@ func (a *Assignment) applied(nodes []Node) *Assignment {
 	for k, q := range a.Queues {
 		owners := slices.Clone(q.Owners)
 		for i := range owners {
-			upTo, laggard := known[a.at(owners, i)]
+			upTo, laggard := known[a.ownerAt(owners, i)]
 			given := Generation{a.Generation.Record, a.movedAt(q.Queue, i)}
 			if laggard && given.Index > 0 && upTo.Compare(given) < 0 {
 				owners[i] = None

@@ -10,18 +10,18 @@ import (
 	"github.com/lowkiq/lowkiq"
 )
 
-// The forms in which assignments are sent and kept, of unsigned varints and strings with
+// Assignments are sent and kept in three forms. They consist of unsigned varints, and of strings with
 // their length before them:
 //
 //	whole     version, record, index, nodes, queues with the owner of each shard
-//	delta     what differs from the assignment before; see AppendDelta
-//	snapshot  a whole one with its length, and the index of each shard's last move
+//	delta     the differences from the assignment before; see AppendDelta
+//	snapshot  a whole assignment with its length, and the index of each shard's last move
 //
-// An owner is 0 for none, or 1 + the index of the node. So a shard of a whole assignment
-// costs one byte in a cluster of up to 127 nodes and two beyond.
+// An owner is 0 for none, or 1 + the index of the node. So a shard of a whole assignment costs one
+// byte in a cluster of up to 127 nodes, and two bytes in a larger cluster.
 
-// Version is the first byte of an encoded assignment. A change of the format is a new
-// number, so that nodes of two releases do not misread each other.
+// Version is the first byte of an encoded assignment. A new format gets a new number, so that nodes
+// of two releases do not misread each other.
 const Version = 1
 
 // Append appends the encoding of the whole assignment, without MovedAt.
@@ -39,31 +39,31 @@ func (a *Assignment) Append(b []byte) []byte {
 	return b
 }
 
-// Decode reads what Append wrote; anything else is an error.
+// Decode reads the output of Append. It returns an error for anything else.
 func Decode(data []byte) (*Assignment, error) {
 	if len(data) == 0 || data[0] != Version {
 		return nil, fmt.Errorf("decode assignment: unknown version in %d bytes, want version %d", len(data), Version)
 	}
 	r := reader{rest: data[1:]}
-	a := &Assignment{Generation: Generation{Record: r.uvarint(), Index: r.uvarint()}}
-	for range r.count(1) {
-		a.Nodes = append(a.Nodes, r.string())
+	a := &Assignment{Generation: Generation{Record: r.readUvarint(), Index: r.readUvarint()}}
+	for range r.readCount(1) {
+		a.Nodes = append(a.Nodes, r.readString())
 	}
-	for range r.count(2) {
-		p := Placement{Queue: r.string()}
-		shards := r.count(1)
-		r.limit(p.Queue, uint64(shards))
-		p.Owners = r.owners(slices.Grow(p.Owners, shards), shards, len(a.Nodes))
+	for range r.readCount(2) {
+		p := Placement{Queue: r.readString()}
+		shards := r.readCount(1)
+		r.checkSize(p.Queue, uint64(shards))
+		p.Owners = r.readOwners(slices.Grow(p.Owners, shards), shards, len(a.Nodes))
 		a.Queues = append(a.Queues, p)
 	}
-	if err := r.end(a); err != nil {
+	if err := r.finish(a); err != nil {
 		return nil, fmt.Errorf("decode assignment: %w", err)
 	}
 	return a, nil
 }
 
-// AppendSnapshot appends the assignment with its length and, in its order, the index at
-// which each shard last moved.
+// AppendSnapshot appends the assignment with its length. Then it appends the index of each shard's last
+// move, in the order of the assignment.
 func (a *Assignment) AppendSnapshot(b []byte) []byte {
 	b = appendString(b, string(a.Append(nil)))
 	for _, q := range a.Queues {
@@ -74,10 +74,10 @@ func (a *Assignment) AppendSnapshot(b []byte) []byte {
 	return b
 }
 
-// DecodeSnapshot reads what AppendSnapshot wrote.
+// DecodeSnapshot reads the output of AppendSnapshot.
 func DecodeSnapshot(data []byte) (*Assignment, error) {
 	r := reader{rest: data}
-	a, err := Decode([]byte(r.string()))
+	a, err := Decode([]byte(r.readString()))
 	if err != nil {
 		return nil, err
 	}
@@ -85,35 +85,35 @@ func DecodeSnapshot(data []byte) (*Assignment, error) {
 	for _, q := range a.Queues {
 		at := make([]uint64, len(q.Owners))
 		for i := range at {
-			at[i] = r.uvarint()
+			at[i] = r.readUvarint()
 		}
 		a.MovedAt[q.Queue] = at
 	}
-	return a, r.end(a)
+	return a, r.finish(a)
 }
 
-// A plan moves few shards of many, and each of its bytes goes to every node. So where that
-// is shorter a Raft entry says what differs from the assignment before: a node that joins a
-// cluster of 1,000 with 10,000 shards costs some 70 bytes each instead of 37,000.
+// A plan moves few of many shards, and each of its bytes goes to every node. So a Raft entry has only
+// the differences from the assignment before, if that is shorter. When a node joins a cluster of 1,000
+// with 10,000 shards, that costs some 70 bytes for each node instead of 37,000.
 
-// AppendDelta appends what makes next of the assignment base: the Raft index of base; which
-// of its nodes are gone, by index; the names of the new ones; which of its queues are gone,
-// by index; and of each queue that differs its name, how many shards it has, the index and
-// the owner of each that moved of those that base has too, and the owners of all beyond.
+// AppendDelta appends the differences from base to next. They are the Raft index of base; the indexes
+// of its nodes that are gone; the names of new nodes; and the indexes of its queues that are gone. Then
+// each queue that differs follows: its name, its number of shards, the index and the owner of each moved
+// shard that base has, too, and the owners of all shards that base does not have.
 func AppendDelta(b []byte, base, next *Assignment) []byte {
 	b = binary.AppendUvarint(b, base.Generation.Index)
 	b = appendGone(b, base.Nodes, next.Nodes)
-	b = appendStrings(b, slices.DeleteFunc(slices.Clone(next.Nodes), func(name string) bool { return has(base.Nodes, name) }))
-	b = appendGone(b, base.queues(), next.queues())
+	b = appendStrings(b, slices.DeleteFunc(slices.Clone(next.Nodes), func(name string) bool { return containsName(base.Nodes, name) }))
+	b = appendGone(b, base.queueNames(), next.queueNames())
 	differ := uint64(0)
 	var placements []byte
-	index := indexes(base.Nodes, next.Nodes)
+	index := indexesIn(base.Nodes, next.Nodes)
 	for _, q := range next.Queues {
-		was := base.placement(q.Queue)
+		was := base.ownersOf(q.Queue)
 		shared := min(len(was), len(q.Owners))
 		var moves []int
 		for i := range shared {
-			if translate(was[i], index) != q.Owners[i] {
+			if translateOwner(was[i], index) != q.Owners[i] {
 				moves = append(moves, i)
 			}
 		}
@@ -133,37 +133,37 @@ func AppendDelta(b []byte, base, next *Assignment) []byte {
 	return append(binary.AppendUvarint(b, differ), placements...)
 }
 
-// ApplyDelta returns the assignment that a delta makes of a. A delta of another assignment
-// than a changes nothing, on whatever node it is read: the result is nil.
+// ApplyDelta returns the assignment that a delta makes from a. It returns nil if the delta belongs to
+// another assignment than a. All nodes find the same.
 func (a *Assignment) ApplyDelta(delta []byte) (*Assignment, error) {
 	r := reader{rest: delta}
-	if base := r.uvarint(); r.err == nil && base != a.Generation.Index {
+	if base := r.readUvarint(); r.err == nil && base != a.Generation.Index {
 		return nil, nil
 	}
-	next := &Assignment{Nodes: r.remain(a.Nodes)}
-	for range r.count(1) {
-		next.Nodes = append(next.Nodes, r.string())
+	next := &Assignment{Nodes: r.readRemaining(a.Nodes)}
+	for range r.readCount(1) {
+		next.Nodes = append(next.Nodes, r.readString())
 	}
 	slices.Sort(next.Nodes)
-	index := indexes(a.Nodes, next.Nodes)
-	for _, name := range r.remain(a.queues()) {
-		owners := slices.Clone(a.placement(name))
+	index := indexesIn(a.Nodes, next.Nodes)
+	for _, name := range r.readRemaining(a.queueNames()) {
+		owners := slices.Clone(a.ownersOf(name))
 		for i, owner := range owners {
-			owners[i] = translate(owner, index)
+			owners[i] = translateOwner(owner, index)
 		}
 		next.Queues = append(next.Queues, Placement{name, owners})
 	}
-	for range r.count(3) {
-		r.placement(next)
+	for range r.readCount(3) {
+		r.readPlacement(next)
 	}
-	if err := r.end(next); err != nil {
+	if err := r.finish(next); err != nil {
 		return nil, fmt.Errorf("decode delta of assignment %s: %w", a.Generation, err)
 	}
 	return next, nil
 }
 
-// indexes returns for each of the names its index in others, which are ascending, or None.
-func indexes(names, others []string) []int32 {
+// indexesIn returns the index of each name in others, or None. others must be ascending.
+func indexesIn(names, others []string) []int32 {
 	list := make([]int32, len(names))
 	for i, name := range names {
 		list[i] = None
@@ -174,15 +174,15 @@ func indexes(names, others []string) []int32 {
 	return list
 }
 
-// translate returns what an owner is under the new indexes.
-func translate(owner int32, index []int32) int32 {
+// translateOwner returns the new index of an owner.
+func translateOwner(owner int32, index []int32) int32 {
 	if owner == None {
 		return None
 	}
 	return index[owner]
 }
 
-func has(ascending []string, name string) bool {
+func containsName(ascending []string, name string) bool {
 	_, is := slices.BinarySearch(ascending, name)
 	return is
 }
@@ -206,12 +206,12 @@ func appendOwners(b []byte, owners []int32) []byte {
 	return b
 }
 
-// appendGone appends how many of the names are not among the others, and their indexes.
-// Both are ascending.
+// appendGone appends how many names are not among others, and their indexes. Both lists must be
+// ascending.
 func appendGone(b []byte, names, others []string) []byte {
 	gone, indexes := uint64(0), []byte(nil)
 	for i, name := range names {
-		if !has(others, name) {
+		if !containsName(others, name) {
 			gone++
 			indexes = binary.AppendUvarint(indexes, uint64(i))
 		}
@@ -221,8 +221,7 @@ func appendGone(b []byte, names, others []string) []byte {
 
 var errShort = errors.New("ends too early")
 
-// reader takes values off the front of a byte slice; after the first error it
-// yields zeros.
+// reader takes values off the front of a byte slice. After the first error it returns zeros.
 type reader struct {
 	rest []byte
 	err  error
@@ -235,7 +234,7 @@ func (r *reader) fail(err error) {
 	r.rest = nil
 }
 
-func (r *reader) uvarint() uint64 {
+func (r *reader) readUvarint() uint64 {
 	v, n := binary.Uvarint(r.rest)
 	if n <= 0 {
 		r.fail(errShort)
@@ -245,10 +244,10 @@ func (r *reader) uvarint() uint64 {
 	return v
 }
 
-// count reads a number of things that take at least size bytes each, so that a
-// damaged count cannot ask for more memory than its bytes could fill.
-func (r *reader) count(size int) int {
-	n := r.uvarint()
+// readCount reads a number of things that take at least size bytes each. So a damaged count cannot ask
+// for more memory than its bytes could fill.
+func (r *reader) readCount(size int) int {
+	n := r.readUvarint()
 	if n > uint64(len(r.rest)/size) {
 		r.fail(errShort)
 		return 0
@@ -256,24 +255,24 @@ func (r *reader) count(size int) int {
 	return int(n)
 }
 
-func (r *reader) string() string {
-	n := r.count(1)
+func (r *reader) readString() string {
+	n := r.readCount(1)
 	s := string(r.rest[:n])
 	r.rest = r.rest[n:]
 	return s
 }
 
-// limit refuses a queue of more shards than there may be.
-func (r *reader) limit(queue string, shards uint64) {
+// checkSize refuses a queue with more shards than a queue may have.
+func (r *reader) checkSize(queue string, shards uint64) {
 	if shards > lowkiq.MaxShards {
 		r.fail(fmt.Errorf("queue %q has %d shards, the limit is %d", queue, shards, lowkiq.MaxShards))
 	}
 }
 
-// owners appends the owners of shards to list until it has the given length.
-func (r *reader) owners(list []int32, length, nodes int) []int32 {
+// readOwners appends the owners of shards to list until list has the given length.
+func (r *reader) readOwners(list []int32, length, nodes int) []int32 {
 	for r.err == nil && len(list) < length {
-		owner := r.uvarint()
+		owner := r.readUvarint()
 		if owner > uint64(nodes) {
 			r.fail(fmt.Errorf("owner %d of %d nodes", owner, nodes))
 		}
@@ -282,11 +281,11 @@ func (r *reader) owners(list []int32, length, nodes int) []int32 {
 	return list
 }
 
-// remain reads which of the names are gone and returns the others.
-func (r *reader) remain(names []string) []string {
+// readRemaining reads which names are gone, and returns the others.
+func (r *reader) readRemaining(names []string) []string {
 	gone := make([]bool, len(names))
-	for range r.count(1) {
-		if i := r.uvarint(); i < uint64(len(names)) {
+	for range r.readCount(1) {
+		if i := r.readUvarint(); i < uint64(len(names)) {
 			gone[i] = true
 		} else {
 			r.fail(fmt.Errorf("%d of %d names is gone", i, len(names)))
@@ -301,18 +300,18 @@ func (r *reader) remain(names []string) []string {
 	return rest
 }
 
-// placement reads one queue of a delta and puts it into next.
-func (r *reader) placement(next *Assignment) {
-	name, shards := r.string(), r.uvarint()
-	r.limit(name, shards)
+// readPlacement reads a queue of a delta and puts it into next.
+func (r *reader) readPlacement(next *Assignment) {
+	name, shards := r.readString(), r.readUvarint()
+	r.checkSize(name, shards)
 	at, known := slices.BinarySearchFunc(next.Queues, name, func(p Placement, name string) int { return strings.Compare(p.Queue, name) })
 	if !known {
 		next.Queues = slices.Insert(next.Queues, at, Placement{Queue: name})
 	}
 	owners := next.Queues[at].Owners
 	owners = owners[:min(uint64(len(owners)), shards)]
-	for range r.count(2) {
-		i, owner := r.uvarint(), r.owners(nil, 1, len(next.Nodes))
+	for range r.readCount(2) {
+		i, owner := r.readUvarint(), r.readOwners(nil, 1, len(next.Nodes))
 		switch {
 		case r.err != nil:
 			return
@@ -323,14 +322,14 @@ func (r *reader) placement(next *Assignment) {
 		owners[i] = owner[0]
 	}
 	if r.err == nil {
-		owners = r.owners(owners, int(shards), len(next.Nodes))
+		owners = r.readOwners(owners, int(shards), len(next.Nodes))
 	}
 	next.Queues[at].Owners = owners
 }
 
-// end returns what was wrong with the bytes or with the assignment read from them: lookups
-// rely on its order.
-func (r *reader) end(a *Assignment) error {
+// finish returns the error of the bytes, or of the assignment that was read from them. Lookups rely
+// on the order of an assignment.
+func (r *reader) finish(a *Assignment) error {
 	switch {
 	case r.err != nil:
 		return r.err

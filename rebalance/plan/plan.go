@@ -1,26 +1,26 @@
-// Package plan computes which node should own which shard. It is pure: values in, values
+// Package plan computes which node should own which shard. It is pure: it has values in and values
 // out, and the same values give the same plan on any node.
 //
 //	the assignment as it is ──┐
 //	the nodes                 ├──> [Compute] ──> the next assignment, and each move with its reason
 //	the queues                ┘
 //
-// # What a plan minimises, and in which order
+// # The goals of a plan, in their order
 //
 //  1. Every shard has an owner that may have it. A node may own a queue's shards if it
-//     handles the queue and does not drain. A node whose handler is not ready counts as one
+//     handles the queue and does not drain. A node whose handler is not ready counts as a node
 //     that does not handle the queue, unless no other node's handler is ready either. A
-//     laggard, which does not learn of new plans, keeps what it has and gets nothing.
-//  2. Each queue is shared by weight: a node gets its quota of it, shards x weight / sum of
-//     weights, rounded down or up.
+//     laggard, which does not learn of new plans, keeps its shards and gets no others.
+//  2. Each queue is shared by weight. A node's quota is shards x weight / sum of weights,
+//     rounded down or up.
 //  3. The totals of the nodes over all queues are as even as roundings can make them.
 //  4. As few shards as possible move (I5).
 //
-// When a shard has lost its owner, 4 goes before 3: nodes that live keep what they have, and
-// totals are as even as that allows. The next plan evens out what is left.
+// When a shard has lost its owner, goal 4 goes before goal 3. Living nodes then keep their shards,
+// and totals are as even as that allows. The next plan evens out the rest.
 //
-// An example, with 3 queues of 3 shards and 2 nodes: each quota is 1.5, so of each queue one
-// node has 1 shard and the other 2. Who has 2 of which queue is the rounding:
+// An example with 3 queues of 3 shards and 2 nodes follows. Each quota is 1.5. So of each queue one
+// node has 1 shard and the other 2. The rounding decides who has 2:
 //
 //	          rounded down         spare    rounded up     totals
 //	q1   a: 1.5 -> 1   b: 1.5 -> 1   1         a           a: 2 + 1 + 2 = 5
@@ -29,16 +29,16 @@
 //
 // # Why so few shards move
 //
-// A plan starts from the owners as they are: a node keeps its shards up to its quota, and
-// only what is above a quota, or has no owner, is dealt out to those below theirs. Among
-// roundings that are equally even, one is taken that gives the spare shards to nodes that
-// have them already. From a balanced assignment, and with equal weights, a departure moves
-// the departed node's shards only. With unequal weights no rounding of quotas can promise
-// that (Balinski and Young, Fair Representation, 1982); then the number of moves is still
-// the least possible.
+// A plan starts from the present owners. A node keeps its shards up to its quota. Only shards above a
+// quota, and shards without an owner, are dealt to nodes below theirs. Among equally even roundings,
+// the plan takes a rounding that gives the spare shards to nodes that have them already.
 //
-// The steps are functions in this order: keep, quotas (plan.go), round (round.go), shed,
-// deal (plan.go). The package also has the forms in which assignments are sent (encode.go).
+// From a balanced assignment, and with equal weights, a departure moves only the departed node's
+// shards. With unequal weights no rounding of quotas can promise that (Balinski and Young, Fair
+// Representation, 1982). The number of moves is still the least possible then.
+//
+// The steps are functions in this order: keepShards, setQuotas (plan.go), roundShares (round.go),
+// shedShards, dealShards (plan.go). The package also has the wire forms of assignments (encode.go).
 package plan
 
 import (
@@ -54,15 +54,15 @@ import (
 // MaxWeight is the largest weight that counts.
 const MaxWeight = 1_000_000
 
-// Node is what a plan knows of a node. Names are unique within one plan.
+// Node is a node as a plan sees it. Names are unique within a plan.
 type Node struct {
 	Name     string
 	Weight   int        // its part relative to the other nodes; below 1 counts as 1
 	Queues   []string   // the queues it handles, in any order
-	Unready  []string   // of these, those whose handler cannot work
-	Draining bool       // it gets nothing and gives away what it has
-	Laggard  bool       // it has stopped applying assignments: it keeps what it has and gets nothing new
-	Applied  Generation // of a laggard: what it was given after this generation it does not know of
+	Unready  []string   // queues among these whose handler cannot work
+	Draining bool       // it gives its shards away and gets no others
+	Laggard  bool       // it has stopped applying assignments, so it keeps its shards and gets no others
+	Applied  Generation // the last generation that a laggard has applied
 }
 
 // Reason says why a shard moves.
@@ -96,7 +96,7 @@ func (r Reason) String() string {
 	return fmt.Sprintf("reason %d", uint8(r))
 }
 
-// Move is a shard that gets another owner; To is "" if no node can own it.
+// Move is a shard that gets another owner. To is "" if no node can own it.
 type Move struct {
 	Change
 	Reason Reason
@@ -104,67 +104,67 @@ type Move struct {
 
 // Result is the outcome of Compute.
 type Result struct {
-	Next      *Assignment // its generation is still that of the assignment planned from
+	Next      *Assignment // has the generation of the assignment that was planned from
 	Moves     []Move      // ordered by queue and shard index
-	OwnerLost bool        // a shard had lost its owner: the next plan may still make totals more even
+	OwnerLost bool        // a shard had lost its owner, so the next plan may make totals more even
 }
 
-// OnlyEvens reports whether all that the plan does is to make totals more even: every shard
-// has an owner that may have it.
+// OnlyEvens reports whether the plan moves shards only to make totals more even. Every shard has an
+// owner that may have it.
 func (r *Result) OnlyEvens() bool {
 	return len(r.Moves) > 0 && !slices.ContainsFunc(r.Moves, func(m Move) bool { return m.Reason != ReasonBalance })
 }
 
-// Compute returns the next assignment; see the package's comment for the rules. Its
-// arguments are sets: their order does not matter. A queue that is not in queues is dropped.
+// Compute returns the next assignment; see the package's comment for the rules. The arguments are
+// sets, and their order does not matter. A queue that is not in queues is dropped.
 func Compute(current *Assignment, nodes []Node, queues []lowkiq.Queue) Result {
-	p := newPlanner(current.applied(nodes), nodes, queues)
+	p := newPlanner(current.withoutUnapplied(nodes), nodes, queues)
 	for i := range p.queues {
-		p.keep(&p.queues[i])
-		p.quotas(&p.queues[i])
+		p.keepShards(&p.queues[i])
+		p.setQuotas(&p.queues[i])
 	}
-	p.round()
+	p.roundShares()
 	for i := range p.queues {
-		p.shed(&p.queues[i])
-		p.deal(&p.queues[i])
+		p.shedShards(&p.queues[i])
+		p.dealShards(&p.queues[i])
 	}
-	return p.result()
+	return p.buildResult()
 }
 
-// planner is the state of one Compute. Nodes are known by their index.
+// planner is the state of a Compute. It knows nodes by their index.
 type planner struct {
 	current   *Assignment
 	nodes     []Node   // ascending by name
-	weights   []int64  // per node: 1 to MaxWeight
-	hashes    []uint64 // per node: of its name
-	index     []int32  // from current.Nodes to nodes, None for a node that is gone
-	totals    []int64  // per node: the shards it gets of all queues; of a laggard, none
-	shareOf   []int32  // per node: its share of the queue at hand, or noShare, or keepsOnly
+	weights   []int64  // by node; from 1 to MaxWeight
+	hashes    []uint64 // by node; hash of its name
+	index     []int32  // from current.Nodes to nodes; None for a node that is gone
+	totals    []int64  // by node; its shards of all queues, without the shards that laggards keep
+	shareOf   []int32  // by node; its share of the queue at hand, or noShare, or keepsOnly
 	queues    []queuePlan
-	ownerLost bool // a shard has lost its owner: it is gone, leaves, or cannot handle the queue any more
+	ownerLost bool // a shard has lost its owner, which is gone, leaves, or cannot handle the queue any more
 }
 
 const (
 	noShare   int32 = -1 // the node may not own shards of the queue
-	keepsOnly int32 = -2 // the node is a laggard: it keeps its shards of the queue, outside the quotas
+	keepsOnly int32 = -2 // the node is a laggard, and keeps its shards of the queue outside the quotas
 )
 
-// queuePlan is the plan of one queue.
+// queuePlan is the plan of a queue.
 type queuePlan struct {
 	name     string
 	was      []int32 // owners as indexes into current.Nodes; may be shorter than owners
 	owners   []int32 // owners as indexes into nodes
-	laggards []int32 // nodes that keep what they have
-	shares   []share // of the nodes that may be given shards, ascending by node
+	laggards []int32 // nodes that keep their shards and get no others
+	shares   []share // of the nodes that may get shards, ascending by node
 	pinned   int     // shards that laggards keep
-	spare    int     // shards beyond the quotas rounded down: as many quotas are rounded up
+	spare    int     // shards beyond the quotas rounded down; as many quotas are rounded up
 }
 
-// share is what one node has and gets of one queue.
+// share is a node's part of a queue.
 type share struct {
 	node       int32
-	have       int32 // shards it owns and may keep
-	quota      int32 // shards it is to own; until round, rounded down
+	have       int32 // shards that it owns and may keep
+	quota      int32 // shards that it should own; rounded down until roundShares
 	fractional bool  // the quota has a fraction, and may be rounded up
 }
 
@@ -183,18 +183,18 @@ func newPlanner(current *Assignment, nodes []Node, queues []lowkiq.Queue) *plann
 		names[i] = n.Name
 		p.weights[i], p.hashes[i] = int64(min(max(n.Weight, 1), MaxWeight)), hashName(n.Name)
 	}
-	p.index = indexes(current.Nodes, names)
+	p.index = indexesIn(current.Nodes, names)
 	for i, q := range queues {
-		p.queues[i] = queuePlan{name: q.Name, was: current.placement(q.Name), owners: make([]int32, q.Shards)}
+		p.queues[i] = queuePlan{name: q.Name, was: current.ownersOf(q.Name), owners: make([]int32, q.Shards)}
 	}
 	slices.SortFunc(p.queues, func(a, b queuePlan) int { return cmp.Compare(a.name, b.name) })
-	p.handlers()
+	p.findHandlers()
 	return p
 }
 
-// handlers gives each node a share of the queues it handles. Nodes whose handler is not
-// ready have one only of queues for which no node is ready.
-func (p *planner) handlers() {
+// findHandlers gives each node a share of the queues that it handles. A node whose handler is not
+// ready has a share only of queues without a ready node.
+func (p *planner) findHandlers() {
 	byName := make(map[string]*queuePlan, len(p.queues))
 	for i := range p.queues {
 		byName[p.queues[i].name] = &p.queues[i]
@@ -213,7 +213,7 @@ func (p *planner) handlers() {
 			case slices.Contains(n.Unready, name):
 				unready[q] = append(unready[q], int32(i))
 			default:
-				q.add(int32(i))
+				q.addShard(int32(i))
 			}
 		}
 	}
@@ -222,13 +222,13 @@ func (p *planner) handlers() {
 			continue
 		}
 		for _, node := range nodes {
-			q.add(node)
+			q.addShard(node)
 		}
 	}
 }
 
-// add gives a node a share; a queue that a node lists twice counts once.
-func (q *queuePlan) add(node int32) {
+// addShard gives a node a share. A queue that a node lists twice counts once.
+func (q *queuePlan) addShard(node int32) {
 	if k := len(q.shares); k == 0 || q.shares[k-1].node != node {
 		q.shares = append(q.shares, share{node: node})
 	}
@@ -247,8 +247,8 @@ func (p *planner) sharesOf(q *queuePlan) {
 	}
 }
 
-// keep leaves every shard with its owner where the owner may keep it, and counts.
-func (p *planner) keep(q *queuePlan) {
+// keepShards leaves each shard with its owner if the owner may keep it, and counts these shards.
+func (p *planner) keepShards(q *queuePlan) {
 	p.sharesOf(q)
 	for i := range q.owners {
 		q.owners[i] = None
@@ -269,8 +269,8 @@ func (p *planner) keep(q *queuePlan) {
 	}
 }
 
-// quotas computes the quotas, rounded down, and how many are to be rounded up.
-func (p *planner) quotas(q *queuePlan) {
+// setQuotas computes the quotas, rounded down, and how many of them must be rounded up.
+func (p *planner) setQuotas(q *queuePlan) {
 	if len(q.shares) == 0 {
 		return
 	}
@@ -288,10 +288,10 @@ func (p *planner) quotas(q *queuePlan) {
 	}
 }
 
-// shed takes from each node what it has beyond its quota: what moved last goes first,
-// then the highest index. So a node that is restarted gets back what the others took
-// over from it, and a rolling restart moves each shard twice.
-func (p *planner) shed(q *queuePlan) {
+// shedShards takes the shards beyond its quota from each node. The shards that have moved last go
+// first, then those with the highest index. So a node that is restarted gets back the shards that
+// the others took over from it, and a rolling restart moves each shard twice.
+func (p *planner) shedShards(q *queuePlan) {
 	over := 0
 	for _, s := range q.shares {
 		over += int(max(0, s.have-s.quota))
@@ -316,7 +316,7 @@ func (p *planner) shed(q *queuePlan) {
 	}
 }
 
-// lastMovedFirst lists a queue's shards, from the one that moved last.
+// lastMovedFirst returns a queue's shards, beginning with the shard that moved last.
 func (p *planner) lastMovedFirst(q *queuePlan) []int {
 	order := make([]int, len(q.owners))
 	for i := range order {
@@ -330,9 +330,9 @@ func (p *planner) lastMovedFirst(q *queuePlan) []int {
 	return order
 }
 
-// deal gives the shards without owner to the nodes below their quota, one at a time, to
-// the one that misses most; ties go by rendezvous hash (Thaler and Ravishankar, 1998).
-func (p *planner) deal(q *queuePlan) {
+// dealShards gives the shards without an owner to the nodes below their quota, one at a time. Each
+// goes to the node that misses most. Ties go by rendezvous hash (Thaler and Ravishankar, 1998).
+func (p *planner) dealShards(q *queuePlan) {
 	type need struct {
 		node, missing int32
 		hash          uint64
@@ -341,7 +341,7 @@ func (p *planner) deal(q *queuePlan) {
 	var needs []need
 	for _, s := range q.shares {
 		if missing := s.quota - s.have; missing > 0 {
-			needs = append(needs, need{s.node, missing, mix(queue, p.hashes[s.node])})
+			needs = append(needs, need{s.node, missing, mixHashes(queue, p.hashes[s.node])})
 		}
 	}
 	if len(needs) == 0 {
@@ -370,21 +370,21 @@ func hashName(name string) uint64 {
 	return hash.Sum64()
 }
 
-// mix joins two hashes with the finalizer of splitmix64 (Steele, Lea and Flood, 2014).
-func mix(a, b uint64) uint64 {
+// mixHashes joins two hashes with the finalizer of splitmix64 (Steele, Lea and Flood, 2014).
+func mixHashes(a, b uint64) uint64 {
 	x := a ^ bits.RotateLeft64(b, 32)
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb
 	return x ^ x>>31
 }
 
-// result lists the moves, and turns the owners into indexes of the nodes that own something.
-func (p *planner) result() Result {
+// buildResult lists the moves, and turns the owners into indexes of the nodes that own shards.
+func (p *planner) buildResult() Result {
 	next := &Assignment{Generation: p.current.Generation, Queues: make([]Placement, 0, len(p.queues))}
 	out := Result{Next: next, OwnerLost: p.ownerLost}
 	owns := make([]bool, len(p.nodes))
 	for i := range p.queues {
-		out.Moves = p.moves(&p.queues[i], out.Moves)
+		out.Moves = p.appendMoves(&p.queues[i], out.Moves)
 		for _, owner := range p.queues[i].owners {
 			if owner != None {
 				owns[owner] = true
@@ -400,17 +400,17 @@ func (p *planner) result() Result {
 	}
 	for _, q := range p.queues {
 		for i, owner := range q.owners {
-			q.owners[i] = translate(owner, renamed)
+			q.owners[i] = translateOwner(owner, renamed)
 		}
 		next.Queues = append(next.Queues, Placement{Queue: q.name, Owners: q.owners})
 	}
 	return out
 }
 
-// moves appends the queue's moves.
-func (p *planner) moves(q *queuePlan, moves []Move) []Move {
+// appendMoves appends the queue's moves.
+func (p *planner) appendMoves(q *queuePlan, moves []Move) []Move {
 	for i, owner := range q.owners {
-		from, to, was := p.current.at(q.was, i), "", None
+		from, to, was := p.current.ownerAt(q.was, i), "", None
 		if from != "" {
 			was = p.index[q.was[i]]
 		}
@@ -419,13 +419,14 @@ func (p *planner) moves(q *queuePlan, moves []Move) []Move {
 		}
 		if from != to {
 			change := Change{lowkiq.Shard{Queue: q.name, Index: i}, from, to}
-			moves = append(moves, Move{change, p.reason(q, from, was)})
+			moves = append(moves, Move{change, p.reasonFor(q, from, was)})
 		}
 	}
 	return moves
 }
 
-func (p *planner) reason(q *queuePlan, from string, was int32) Reason {
+// reasonFor returns why a shard leaves its owner.
+func (p *planner) reasonFor(q *queuePlan, from string, was int32) Reason {
 	switch {
 	case from == "":
 		return ReasonUnowned

@@ -5,46 +5,44 @@ import (
 	"slices"
 )
 
-// fraction is a share whose quota has a fraction. A queue's spare shards go to as many of
-// its fractions, one each.
+// fraction is a share whose quota has a fraction. Each of a queue's spare shards goes to one of the
+// queue's fractions, which is rounded up.
 type fraction struct {
 	queue, node int32
 	share       int32 // index into the queue's shares
 	up          bool  // rounded up
-	moves       int8  // moves that rounding up costs: 0 if the node has the shard already, else 1
+	moves       int8  // moves that rounding up costs: 0 if the node has the shard already, 1 otherwise
 }
 
-// round rounds up as many quotas of each queue as it has spare shards. It makes
+// roundShares rounds up as many quotas of each queue as the queue has spare shards. It makes
 //
 //	sum over nodes of total^2 / weight
 //
-// the least possible, which is the method of Webster and Sainte-Laguë where every node
-// handles every queue: equal nodes then differ by at most one shard. Among those it takes
-// one with the fewest moves. If a shard has lost its owner, only roundings with the fewest
-// moves come into question.
+// the least possible. If every node handles every queue, that is the method of Webster and
+// Sainte-Laguë, and equal nodes differ by at most one shard. Among those it takes a rounding with
+// the fewest moves. If a shard has lost its owner, it considers only roundings with the fewest moves.
 //
-// Which quotas to round up is a flow from queues through fractions to nodes, whose cost
-// grows with each node's total. A choice is the best if no exchange along a chain of
-// fractions makes it better (Harvey, Ladner, Lovász and Tamir, Semi-matchings for bipartite
-// graphs, 2006). So:
+// A rounding is a flow from queues through fractions to nodes. Its cost grows with each node's total.
+// It is the best if no exchange along a chain of fractions makes it better (Harvey, Ladner, Lovász
+// and Tamir, Semi-matchings for bipartite graphs, 2006). So these steps find it:
 //
-//	choose   a good rounding of each queue by itself, in sight of the totals so far
-//	isBest   a look without a search: most plans end here
-//	even     exchanges along chains from a node that has too much to one that has too little:
-//	         node A is rounded down and B up in queue q1, B down and C up in q2, ...
-//	save     exchanges that leave totals as they are and spare moves
-func (p *planner) round() {
+//	chooseExtras  a good rounding of each queue by itself, in sight of the totals so far
+//	isBest        a check without a search, which ends most plans
+//	evenTotals    exchanges along chains from a node that has too much to a node that has too
+//	              little: in queue q1 node A is rounded down and B up, in q2 B down and C up, ...
+//	saveMoves     exchanges that leave totals as they are and save moves
+func (p *planner) roundShares() {
 	r := &rounding{p: p, first: make([]int, 0, len(p.queues)+1)}
-	r.guess = r.guesses()
+	r.guess = r.guessCounts()
 	for i := range p.queues {
 		r.first = append(r.first, len(r.fractions))
-		r.choose(int32(i))
+		r.chooseExtras(int32(i))
 	}
 	r.first = append(r.first, len(r.fractions))
 	if !r.isBest() {
-		r.index()
-		r.even()
-		r.save()
+		r.indexNodes()
+		r.evenTotals()
+		r.saveMoves()
 	}
 	for _, f := range r.fractions {
 		if f.up {
@@ -53,27 +51,27 @@ func (p *planner) round() {
 	}
 }
 
-// rounding is the state of round.
+// rounding is the state of roundShares.
 type rounding struct {
 	p         *planner
-	guess     []int64    // per node: its part of all shards by weight, rounded up
-	fractions []fraction // those that may be exchanged, by queue
-	first     []int      // per queue: its first fraction; one more at the end
-	at        []int32    // indexes of fractions, by node
-	atNode    []int      // per node: its first entry of at; one more at the end
+	guess     []int64    // by node; its part of all shards by weight, rounded up
+	fractions []fraction // fractions that may be exchanged, ordered by queue
+	first     []int      // by queue; its first fraction, and the end of the last queue
+	at        []int32    // indexes of fractions, ordered by node
+	atNode    []int      // by node; its first entry of at, and the end of the last node
 }
 
-// costs compares what one more shard costs at two nodes, (2 total + 1) / weight, as if
-// they had lost what is taken from their totals.
-func (p *planner) costs(a int32, takenA int64, b int32, takenB int64) int {
+// compareCosts compares the cost of one more shard at two nodes, (2 total + 1) / weight. takenA and
+// takenB are subtracted from their totals first.
+func (p *planner) compareCosts(a int32, takenA int64, b int32, takenB int64) int {
 	x := (2*(p.totals[a]-takenA) + 1) * p.weights[b]
 	y := (2*(p.totals[b]-takenB) + 1) * p.weights[a]
 	return cmp.Compare(x, y)
 }
 
-// guesses returns each node's part of all shards that it could get, as a first guess at
-// its total.
-func (r *rounding) guesses() []int64 {
+// guessCounts returns a first guess at each node's total, by the weights of the nodes that may get
+// shards.
+func (r *rounding) guessCounts() []int64 {
 	takes, weight, shards := make([]bool, len(r.p.nodes)), int64(0), int64(0)
 	for _, q := range r.p.queues {
 		shards += int64(q.spare)
@@ -96,16 +94,16 @@ func (r *rounding) guesses() []int64 {
 	return guesses
 }
 
-// candidate is a fraction, and how soon it is rounded up.
+// candidate is a fraction with its rank.
 type candidate struct {
 	fraction
 	class int8 // 0 before 1
 	hash  uint64
 }
 
-// choose rounds up as many of a queue's fractions as it has spare shards: those that spare
-// a move first, then where a node has least.
-func (r *rounding) choose(queue int32) {
+// chooseExtras rounds up as many of a queue's fractions as the queue has spare shards. Fractions that
+// save a move come first, then those of the nodes with the lowest cost.
+func (r *rounding) chooseExtras(queue int32) {
 	q := &r.p.queues[queue]
 	if q.spare == 0 {
 		return
@@ -116,7 +114,7 @@ func (r *rounding) choose(queue int32) {
 		if !s.fractional {
 			continue
 		}
-		c := candidate{fraction{queue, s.node, int32(i), false, 1}, 1, mix(name, r.p.hashes[s.node])}
+		c := candidate{fraction{queue, s.node, int32(i), false, 1}, 1, mixHashes(name, r.p.hashes[s.node])}
 		if s.have > s.quota {
 			c.moves = 0
 			above++
@@ -126,13 +124,13 @@ func (r *rounding) choose(queue int32) {
 		}
 		candidates = append(candidates, c)
 	}
-	selectFirst(candidates, q.spare, r.compare)
+	selectFirst(candidates, q.spare, r.compareCandidates)
 	for i := range candidates {
 		c := &candidates[i]
 		if c.up = i < q.spare; c.up {
 			r.p.totals[c.node]++
 		}
-		// With the fewest moves, fractions that spare one are not exchanged for others.
+		// To have the fewest moves, fractions that save a move are exchanged only among each other.
 		switch {
 		case !r.p.ownerLost, above >= q.spare && c.moves == 0, above < q.spare && c.moves > 0:
 			r.fractions = append(r.fractions, c.fraction)
@@ -142,13 +140,13 @@ func (r *rounding) choose(queue int32) {
 	}
 }
 
-func (r *rounding) compare(a, b candidate) int {
-	return cmp.Or(cmp.Compare(a.class, b.class), r.p.costs(a.node, 0, b.node, 0), cmp.Compare(a.moves, b.moves),
+func (r *rounding) compareCandidates(a, b candidate) int {
+	return cmp.Or(cmp.Compare(a.class, b.class), r.p.compareCosts(a.node, 0, b.node, 0), cmp.Compare(a.moves, b.moves),
 		cmp.Compare(a.hash, b.hash), cmp.Compare(a.share, b.share))
 }
 
-// selectFirst moves the k first candidates to the front, in any order (quickselect:
-// Hoare, 1961). Sorting all of them would be most of the work of a large plan.
+// selectFirst moves the k first candidates to the front, in any order (quickselect, Hoare, 1961).
+// Sorting all candidates would be most of the work of a large plan.
 func selectFirst(candidates []candidate, k int, compare func(a, b candidate) int) {
 	lo, hi := 0, len(candidates)
 	for hi-lo > 1 {
@@ -172,26 +170,27 @@ func selectFirst(candidates []candidate, k int, compare func(a, b candidate) int
 	}
 }
 
-// isBest reports, without a search, that no exchange can make the choice better.
+// isBest reports that no exchange can make the rounding better. It does not search, and may return
+// false for the best rounding.
 func (r *rounding) isBest() bool {
 	fullest, emptiest, mayMove := None, None, false
 	for _, f := range r.fractions {
 		switch {
 		case !f.up:
-			if emptiest == None || r.p.costs(f.node, 0, emptiest, 0) < 0 {
+			if emptiest == None || r.p.compareCosts(f.node, 0, emptiest, 0) < 0 {
 				emptiest = f.node
 			}
-		case fullest == None || r.p.costs(f.node, 1, fullest, 1) > 0:
+		case fullest == None || r.p.compareCosts(f.node, 1, fullest, 1) > 0:
 			fullest = f.node
 		}
 		mayMove = mayMove || f.up && f.moves > 0
 	}
-	even := fullest == None || emptiest == None || r.p.costs(fullest, 1, emptiest, 0) <= 0
+	even := fullest == None || emptiest == None || r.p.compareCosts(fullest, 1, emptiest, 0) <= 0
 	return even && (r.p.ownerLost || !mayMove)
 }
 
-// index lists the fractions of each node.
-func (r *rounding) index() {
+// indexNodes lists the fractions of each node.
+func (r *rounding) indexNodes() {
 	r.atNode = make([]int, len(r.p.nodes)+2)
 	for _, f := range r.fractions {
 		r.atNode[f.node+2]++
@@ -206,11 +205,11 @@ func (r *rounding) index() {
 	}
 }
 
-// even exchanges until totals are as even as they can be. It serves the node that has
-// least: all from whom a chain leads to it are looked at, and where one of them has too
-// much, a shard goes along the chain. When none has, nothing can be gained for any of
-// these, and no chain from elsewhere leads to them: they are done.
-func (r *rounding) even() {
+// evenTotals exchanges fractions until totals are as even as they can be. It serves the node that has
+// least. It looks at all nodes with a chain to that node. If such a node has too much, a shard goes
+// along the chain. If none has, nothing can be gained for any of these nodes, and no chain from
+// elsewhere leads to them. They are done.
+func (r *rounding) evenTotals() {
 	s := &search{r: r, done: make([]bool, len(r.p.nodes)), seen: make([]int, len(r.p.nodes)),
 		passed: make([]int, len(r.p.queues)), via: make([]int32, len(r.p.nodes)), into: make([]int32, len(r.p.queues))}
 	s.ups = make([]int32, len(r.p.nodes))
@@ -219,22 +218,22 @@ func (r *rounding) even() {
 			s.ups[f.node]++
 		}
 	}
-	for s.pass() {
+	for s.runPass() {
 	}
 }
 
-// pass serves each node that may gain something, from the one that has least. It reports
-// whether there is more to do.
-func (s *search) pass() bool {
-	s.order()
+// runPass serves each node that may gain a shard, beginning with the node that has least. It reports
+// whether there may be more to do.
+func (s *search) runPass() bool {
+	s.orderNodes()
 	if s.fullest == None || len(s.live) == 0 {
 		return false
 	}
 	for i, node := range s.live {
-		if i > 0 && s.r.p.costs(node, 0, s.fullest, 1) >= 0 {
+		if i > 0 && s.r.p.compareCosts(node, 0, s.fullest, 1) >= 0 {
 			break
 		}
-		from := s.from(node)
+		from := s.searchFrom(node)
 		if from == None {
 			if i == 0 {
 				for _, node := range s.found {
@@ -243,7 +242,7 @@ func (s *search) pass() bool {
 			}
 			break
 		}
-		s.exchange(from, node)
+		s.exchangeAlong(from, node)
 	}
 	return true
 }
@@ -252,43 +251,43 @@ func (s *search) pass() bool {
 type search struct {
 	r      *rounding
 	done   []bool
-	ups    []int32 // per node: its fractions that are rounded up
+	ups    []int32 // by node; its fractions that are rounded up
 	round  int
-	seen   []int   // per node: the round that found it
-	passed []int   // per queue: the round that passed it
-	via    []int32 // per node found: its fraction, which is rounded up, in the queue that leads on
-	into   []int32 // per queue passed: the fraction to round up instead
-	found  []int32 // nodes from which a chain leads to the one at hand, nearest first
+	seen   []int   // by node; the round that has found it
+	passed []int   // by queue; the round that has passed it
+	via    []int32 // by found node; its fraction, rounded up, in the next queue of the chain
+	into   []int32 // by passed queue; the fraction to round up instead
+	found  []int32 // nodes with a chain to the node at hand, nearest first
 
-	live    []int32 // nodes that are not done, from the one that had least
-	fullest int32   // the one that had most
+	live    []int32 // nodes that are not done, beginning with the node that had least
+	fullest int32   // the node that had most
 }
 
-// order lists the nodes that are not done, from the one that has least, and finds the
-// fullest that could give one.
-func (s *search) order() {
+// orderNodes lists the nodes that are not done, beginning with the node that has least. It also finds
+// the fullest node that could give a shard.
+func (s *search) orderNodes() {
 	s.live, s.fullest = s.live[:0], None
 	for node := range int32(len(s.r.p.nodes)) {
 		if s.done[node] || s.r.atNode[node] == s.r.atNode[node+1] {
 			continue
 		}
 		s.live = append(s.live, node)
-		if s.ups[node] > 0 && (s.fullest == None || s.r.p.costs(node, 1, s.fullest, 1) > 0) {
+		if s.ups[node] > 0 && (s.fullest == None || s.r.p.compareCosts(node, 1, s.fullest, 1) > 0) {
 			s.fullest = node
 		}
 	}
-	slices.SortFunc(s.live, func(a, b int32) int { return cmp.Or(s.r.p.costs(a, 0, b, 0), cmp.Compare(a, b)) })
+	slices.SortFunc(s.live, func(a, b int32) int { return cmp.Or(s.r.p.compareCosts(a, 0, b, 0), cmp.Compare(a, b)) })
 }
 
-// from returns one of the nearest nodes that have too much, compared with the given one: as
-// full as the fullest if there is such a one. It is None if no chain leads from such a node.
-func (s *search) from(least int32) int32 {
+// searchFrom returns one of the nearest nodes that have too much, compared with the given node. It
+// prefers nodes as full as the fullest. It returns None if no chain leads from such a node.
+func (s *search) searchFrom(least int32) int32 {
 	s.round++
 	s.seen[least] = s.round
 	s.found = append(s.found[:0], least)
 	best := None
 	for next, level := 0, 1; next < len(s.found); next++ {
-		if next == level { // all as near as the last have been looked at
+		if next == level { // all nodes at this distance were checked
 			if best != None {
 				return best
 			}
@@ -308,8 +307,8 @@ func (s *search) from(least int32) int32 {
 				}
 				s.seen[f.node], s.via[f.node] = s.round, int32(k)
 				s.found = append(s.found, f.node)
-				if s.r.p.costs(f.node, 1, least, 0) > 0 && (best == None || s.r.p.costs(f.node, 1, best, 1) > 0) {
-					if best = f.node; s.r.p.costs(best, 1, s.fullest, 1) >= 0 {
+				if s.r.p.compareCosts(f.node, 1, least, 0) > 0 && (best == None || s.r.p.compareCosts(f.node, 1, best, 1) > 0) {
+					if best = f.node; s.r.p.compareCosts(best, 1, s.fullest, 1) >= 0 {
 						return best
 					}
 				}
@@ -319,8 +318,8 @@ func (s *search) from(least int32) int32 {
 	return best
 }
 
-// exchange moves a shard's rounding along the chain.
-func (s *search) exchange(from, to int32) {
+// exchangeAlong rounds a fraction down and another up in each queue of the chain.
+func (s *search) exchangeAlong(from, to int32) {
 	s.r.p.totals[from]--
 	s.ups[from]--
 	s.r.p.totals[to]++
@@ -333,18 +332,18 @@ func (s *search) exchange(from, to int32) {
 	}
 }
 
-// save exchanges fractions for ones that spare moves, while totals stay as even: along
-// cycles of fractions, and along chains between two nodes where one has the one shard more
-// that the other may have instead. Negative cycles are found by Bellman and Ford's method.
-func (r *rounding) save() {
+// saveMoves exchanges fractions to save moves, while totals stay as even as they are. It exchanges
+// along cycles of fractions. It also exchanges along chains between two nodes if it makes no difference
+// which of them has the extra shard. Bellman and Ford's method finds the negative cycles.
+func (r *rounding) saveMoves() {
 	if r.p.ownerLost {
 		return // all fractions cost the same
 	}
 	for {
 		s := newSaver(r)
 		cycles := 0
-		for cycles == 0 && s.relax() {
-			cycles = s.cancel()
+		for cycles == 0 && s.relaxEdges() {
+			cycles = s.cancelCycles()
 		}
 		if cycles == 0 {
 			return
@@ -352,21 +351,21 @@ func (r *rounding) save() {
 	}
 }
 
-// saver looks for cycles in a graph of nodes, queues and levels: from a node that is
-// rounded up to its queue, from there to nodes that are not. A level joins the nodes that
-// would be as full with one more to those that are now.
+// saver looks for cycles in a graph of nodes, queues and levels. An edge leads from a node that is
+// rounded up to the queue, and from the queue to the nodes that are rounded down. A level connects
+// nodes at the same cost: from nodes that would have it with one shard more, to nodes that have it now.
 type saver struct {
 	r      *rounding
 	levels []level
-	cost   []int32 // per vertex: nodes, then queues, then levels
-	parent []int32 // per vertex: for a node -1, a fraction or ^level; for a queue -1 or a fraction; for a level -1 or a node
+	cost   []int32 // by vertex; the vertices are nodes, then queues, then levels
+	parent []int32 // by vertex; None, or: of a node a fraction or -2-level, of a queue a fraction, of a level a node
 }
 
 type level struct{ more, less []int32 } // nodes
 
 func newSaver(r *rounding) *saver {
 	s := &saver{r: r}
-	s.group()
+	s.groupLevels()
 	vertices := len(r.p.nodes) + len(r.p.queues) + len(s.levels)
 	s.cost, s.parent = make([]int32, vertices), make([]int32, vertices)
 	for i := range s.parent {
@@ -375,11 +374,11 @@ func newSaver(r *rounding) *saver {
 	return s
 }
 
-// group makes the levels.
-func (s *saver) group() {
+// groupLevels makes the levels.
+func (s *saver) groupLevels() {
 	type end struct {
 		node int32
-		less int64 // 1: as full as it is now, 0: with one more
+		less int64 // 1 for the node as full as it is now, 0 for the node with one shard more
 	}
 	var ends []end
 	for node := range int32(len(s.r.p.nodes)) {
@@ -387,7 +386,7 @@ func (s *saver) group() {
 			ends = append(ends, end{node, 0}, end{node, 1})
 		}
 	}
-	by := func(a, b end) int { return s.r.p.costs(a.node, a.less, b.node, b.less) }
+	by := func(a, b end) int { return s.r.p.compareCosts(a.node, a.less, b.node, b.less) }
 	slices.SortStableFunc(ends, by)
 	for i, e := range ends {
 		if i == 0 || by(ends[i-1], e) != 0 {
@@ -401,8 +400,8 @@ func (s *saver) group() {
 	}
 }
 
-// lower notes a cheaper way to a vertex.
-func (s *saver) lower(vertex int, cost, parent int32) bool {
+// lowerCost records a cheaper way to a vertex.
+func (s *saver) lowerCost(vertex int, cost, parent int32) bool {
 	if cost >= s.cost[vertex] {
 		return false
 	}
@@ -410,18 +409,18 @@ func (s *saver) lower(vertex int, cost, parent int32) bool {
 	return true
 }
 
-// relax follows each edge once, and reports whether a way has become cheaper.
-func (s *saver) relax() bool {
+// relaxEdges follows each edge once, and reports whether a way has become cheaper.
+func (s *saver) relaxEdges() bool {
 	cheaper := false
 	for q := range s.r.p.queues {
 		vertex := len(s.r.p.nodes) + q
 		for i := s.r.first[q]; i < s.r.first[q+1]; i++ {
-			if f := &s.r.fractions[i]; f.up && s.lower(vertex, s.cost[f.node]-int32(f.moves), int32(i)) {
+			if f := &s.r.fractions[i]; f.up && s.lowerCost(vertex, s.cost[f.node]-int32(f.moves), int32(i)) {
 				cheaper = true
 			}
 		}
 		for i := s.r.first[q]; i < s.r.first[q+1]; i++ {
-			if f := &s.r.fractions[i]; !f.up && s.lower(int(f.node), s.cost[vertex]+int32(f.moves), int32(i)) {
+			if f := &s.r.fractions[i]; !f.up && s.lowerCost(int(f.node), s.cost[vertex]+int32(f.moves), int32(i)) {
 				cheaper = true
 			}
 		}
@@ -429,17 +428,18 @@ func (s *saver) relax() bool {
 	for k, l := range s.levels {
 		vertex := len(s.r.p.nodes) + len(s.r.p.queues) + k
 		for _, node := range l.more {
-			cheaper = s.lower(vertex, s.cost[node], node) || cheaper
+			cheaper = s.lowerCost(vertex, s.cost[node], node) || cheaper
 		}
 		for _, node := range l.less {
-			cheaper = s.lower(int(node), s.cost[vertex], -2-int32(k)) || cheaper
+			cheaper = s.lowerCost(int(node), s.cost[vertex], -2-int32(k)) || cheaper
 		}
 	}
 	return cheaper
 }
 
-// before returns the vertex that the cheapest way known comes from.
-func (s *saver) before(vertex int) int {
+// vertexBefore returns the vertex before the given vertex on the cheapest known way, -1 if there is
+// none.
+func (s *saver) vertexBefore(vertex int) int {
 	parent := s.parent[vertex]
 	switch queues, levels := len(s.r.p.nodes), len(s.r.p.nodes)+len(s.r.p.queues); {
 	case parent == None:
@@ -455,25 +455,25 @@ func (s *saver) before(vertex int) int {
 	}
 }
 
-// cancel exchanges along each cycle of parents, and returns how many there were.
-func (s *saver) cancel() int {
+// cancelCycles exchanges along each cycle of parents, and returns how many cycles there were.
+func (s *saver) cancelCycles() int {
 	cycles, mark := 0, make([]int, len(s.parent))
 	for start := range s.parent {
 		vertex := start
 		for vertex >= 0 && mark[vertex] == 0 {
 			mark[vertex] = start + 1
-			vertex = s.before(vertex)
+			vertex = s.vertexBefore(vertex)
 		}
 		if vertex >= 0 && mark[vertex] == start+1 {
-			s.turn(vertex)
+			s.turnCycle(vertex)
 			cycles++
 		}
 	}
 	return cycles
 }
 
-// turn exchanges along the cycle through a vertex.
-func (s *saver) turn(start int) {
+// turnCycle exchanges along the cycle through a vertex.
+func (s *saver) turnCycle(start int) {
 	queues, levels := len(s.r.p.nodes), len(s.r.p.nodes)+len(s.r.p.queues)
 	for vertex := start; ; {
 		parent := s.parent[vertex]
@@ -487,7 +487,7 @@ func (s *saver) turn(start int) {
 		default:
 			s.r.fractions[parent].up = true
 		}
-		if vertex = s.before(vertex); vertex == start {
+		if vertex = s.vertexBefore(vertex); vertex == start {
 			return
 		}
 	}

@@ -1,8 +1,8 @@
-// The mutations command breaks one promise after the other on purpose, in a copy of the checkout, and runs the tests
-// of the packages concerned: each must fail. A mutation that no test finds is a promise that no test keeps.
+// Command mutations breaks the promises on purpose, one at a time, in a copy of the checkout, and runs the tests of the
+// packages concerned. Each run must fail. A mutation that no test finds is a promise that no test keeps.
 //
-//	go run ./scripts/mutations             all of them
-//	go run ./scripts/mutations -run fence  those whose name has "fence"
+//	go run ./scripts/mutations             all mutations
+//	go run ./scripts/mutations -run fence  those with "fence" in their name
 package main
 
 import (
@@ -21,14 +21,14 @@ import (
 	"time"
 )
 
-// mutation is one promise broken.
+// mutation is a broken promise.
 type mutation struct {
 	name string
-	// promise is what it breaks: one of I1-I8 of docs/design.md, or a sentence of the documents.
+	// promise is the broken promise, from I1 to I8 of docs/design.md, or a sentence of the documents.
 	promise string
-	// file is where, old what stands there once, and new what is put in its place.
+	// file is the changed file. old occurs once in it and is replaced by new.
 	file, old, new string
-	// test are arguments of "go test": the packages that must notice, and which of their tests if not all.
+	// test are arguments of "go test": the packages that must notice, and possibly a choice of their tests.
 	test []string
 }
 
@@ -37,13 +37,13 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := run(ctx, *only); err != nil {
+	if err := runMutations(ctx, *only); err != nil {
 		fmt.Fprintln(os.Stderr, "mutations:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, only string) error {
+func runMutations(ctx context.Context, only string) error {
 	wanted, err := regexp.Compile(only)
 	if err != nil {
 		return err
@@ -65,7 +65,7 @@ func run(ctx context.Context, only string) error {
 		}
 		fmt.Fprintf(os.Stderr, "%s ... ", m.name)
 		began := time.Now()
-		by, err := m.try(ctx, dir)
+		by, err := m.tryMutation(ctx, dir)
 		if err != nil {
 			return fmt.Errorf("%s: %w", m.name, err)
 		}
@@ -94,7 +94,7 @@ func copyCheckout(ctx context.Context, dir string) error {
 	for file := range strings.SplitSeq(strings.Trim(string(list), "\x00"), "\x00") {
 		info, err := os.Stat(file)
 		if errors.Is(err, os.ErrNotExist) {
-			continue // deleted, and not yet committed
+			continue // deleted and not committed yet
 		}
 		if err != nil {
 			return err
@@ -114,8 +114,8 @@ func copyCheckout(ctx context.Context, dir string) error {
 	return nil
 }
 
-// try breaks the promise in dir, and returns the first test that fails, none if all pass.
-func (m mutation) try(ctx context.Context, dir string) (string, error) {
+// tryMutation breaks the promise in dir. It returns the first test that fails, "" if all pass.
+func (m mutation) tryMutation(ctx context.Context, dir string) (string, error) {
 	file := filepath.Join(dir, m.file)
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -129,8 +129,8 @@ func (m mutation) try(ctx context.Context, dir string) (string, error) {
 		return "", err
 	}
 	defer os.WriteFile(file, text, 0o644)
-	if err := goRun(ctx, dir, "vet", m.packages()...); err != nil {
-		return "", fmt.Errorf("broken, it does not build: %w", err)
+	if err := goRun(ctx, dir, "vet", m.listPackages()...); err != nil {
+		return "", fmt.Errorf("the mutation does not build: %w", err)
 	}
 	err = goRun(ctx, dir, "test", append([]string{"-count=1", "-failfast", "-timeout=15m"}, m.test...)...)
 	if ctx.Err() != nil {
@@ -142,16 +142,16 @@ func (m mutation) try(ctx context.Context, dir string) (string, error) {
 	return firstFailure(err.Error()), nil
 }
 
-// apply puts new in the place of old, which must stand in the text once.
+// apply replaces old, which must occur once in the text, by new.
 func (m mutation) apply(text string) (string, error) {
 	if n := strings.Count(text, m.old); n != 1 {
-		return "", fmt.Errorf("%s has %q %d times, want once: the mutation must follow the code", m.file, m.old, n)
+		return "", fmt.Errorf("%s has %q %d times, which must occur once; update the mutation", m.file, m.old, n)
 	}
 	return strings.Replace(text, m.old, m.new, 1), nil
 }
 
-// packages are those of the arguments of "go test".
-func (m mutation) packages() (list []string) {
+// listPackages returns the packages among the arguments of "go test".
+func (m mutation) listPackages() (list []string) {
 	for _, arg := range m.test {
 		if strings.HasPrefix(arg, "./") {
 			list = append(list, arg)
@@ -160,7 +160,7 @@ func (m mutation) packages() (list []string) {
 	return list
 }
 
-// goRun runs the go command; its error has what the command printed.
+// goRun runs the go command. Its error has the output of the command.
 func goRun(ctx context.Context, dir, verb string, args ...string) error {
 	cmd := exec.CommandContext(ctx, "go", append([]string{verb}, args...)...)
 	cmd.Dir = dir
@@ -174,7 +174,7 @@ func goRun(ctx context.Context, dir, verb string, args ...string) error {
 
 var failure = regexp.MustCompile(`(?m)^\s*--- FAIL: (\S+)`)
 
-// firstFailure names the innermost test of the first failure in what "go test" printed.
+// firstFailure returns the innermost test of the first failure in the output of "go test".
 func firstFailure(output string) string {
 	found := failure.FindAllStringSubmatch(output, -1)
 	if found == nil {

@@ -1,6 +1,6 @@
 package main
 
-// What the tests are run with. Redis's part of the promises is seen on one server.
+// Arguments of "go test". A single Redis server suffices for the promises that Redis keeps.
 var (
 	single  = []string{"./queue", "-run", "TestSingle|TestPushInParts|TestLostReplies"}
 	shared  = []string{"./queue", "-run", "TestShared|TestPopsShare|TestLostSharedPop"}
@@ -12,7 +12,7 @@ var (
 	api     = []string{"./web/..."}
 )
 
-// mutations are the promises broken, in the order of I1 to I8 and of the documents.
+// mutations are in the order of I1 to I8 and of the documents.
 var mutations = []mutation{
 	{
 		name: "fence is not compared", promise: "I1",
@@ -65,14 +65,14 @@ var mutations = []mutation{
 	{
 		name: "lease is trusted for longer than it lasts", promise: "I1",
 		file: "node/internal/lease/keeper.go", test: keeper,
-		old: "return time.Duration(k.sent.Load()) + k.ttl*7/10 }",
-		new: "return time.Duration(k.sent.Load()) + k.ttl*13/10 }",
+		old: "return time.Duration(k.lastSent.Load()) + k.ttl*7/10 }",
+		new: "return time.Duration(k.lastSent.Load()) + k.ttl*13/10 }",
 	},
 	{
 		name: "lease counts from the reply", promise: "I1",
 		file: "node/internal/lease/keeper.go", test: keeper,
-		old: "		k.sent.Store(int64(sent))\n",
-		new: "		_ = sent\n		k.sent.Store(int64(k.now()))\n",
+		old: "		k.lastSent.Store(int64(sent))\n",
+		new: "		_ = sent\n		k.lastSent.Store(int64(k.now()))\n",
 	},
 	{
 		name: "gossip alone proves a death", promise: "I1",
@@ -125,19 +125,19 @@ var mutations = []mutation{
 	{
 		name: "what failed is acknowledged", promise: "I2",
 		file: "node/internal/runner/complete.go", test: runner,
-		old: "r.done(batch.Flight, all.Done, end)",
-		new: "r.done(batch.Flight, batch.Jobs, end)",
+		old: "r.queueAcks(batch.Flight, all.Done, result)",
+		new: "r.queueAcks(batch.Flight, batch.Jobs, result)",
 	},
 	{
 		name: "batch that was not started is not put back", promise: "I2",
 		file: "node/internal/runner/flights.go", test: runner,
-		old: "	f.waiting = append([]flight{{batch.Flight, t.popped, t.place, batch.Jobs}}, f.waiting...)\n",
+		old: "	f.waiting = append([]flight{{batch.Flight, l.popped, l.place, batch.Jobs}}, f.waiting...)\n",
 		new: "",
 	},
 	{
 		name: "answer counts for a batch that was not read", promise: "I2",
 		file: "node/handler/child_unix.go", test: child,
-		old: "	if err := c.quiet(\"before it had read its batch\"); err != nil {\n		return err, nil\n	}\n",
+		old: "	if err := c.checkUnread(\"before it had read its batch\"); err != nil {\n		return err, nil\n	}\n",
 		new: "",
 	},
 	{
@@ -203,7 +203,7 @@ var mutations = []mutation{
 	{
 		name: "plan does not spare moves", promise: "I5",
 		file: "rebalance/plan/round.go", test: planner,
-		old: "		r.save()\n",
+		old: "		r.saveMoves()\n",
 		new: "",
 	},
 	{

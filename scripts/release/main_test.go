@@ -9,11 +9,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/tier"
-	"go.uber.org/goleak"
+	"github.com/lowkiq/lowkiq/internal/testing/leaktest"
+	"github.com/lowkiq/lowkiq/internal/testing/tier"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // tool is this program.
 func tool(t *testing.T) string {
@@ -79,10 +79,10 @@ func TestReleaseIsReproducible(t *testing.T) {
 		t.Errorf("got %s in one directory and %s in another", first, got)
 	}
 	command(t, filepath.Join(here, "dist"), nil, "sha256sum", "--check", "SHA256SUMS")
-	if name := "  lowkiq-node-v0.0.1-linux-amd64.tar.gz"; !strings.Contains(sums(t, here), name) {
+	if name := "  lowkiq-v0.0.1-linux-amd64.tar.gz"; !strings.Contains(sums(t, here), name) {
 		t.Errorf("%s is not in %s", name, sums(t, here))
 	}
-	command(t, here, nil, "tar", "-xzf", "dist/lowkiq-node-v0.0.1-linux-amd64.tar.gz", "-C", t.TempDir())
+	command(t, here, nil, "tar", "-xzf", "dist/lowkiq-v0.0.1-linux-amd64.tar.gz", "-C", t.TempDir(), "lowkiq-node", "lowkiq-migrate")
 	changed := filepath.Join(here, "README.md")
 	if err := os.WriteFile(changed, []byte("changed"), 0o644); err != nil {
 		t.Fatal(err)
@@ -100,15 +100,11 @@ func TestPack(t *testing.T) {
 	}
 	stamp := time.Unix(1_700_000_000, 0).UTC()
 	packed := func(name string, at time.Time) string {
-		var tarball, zipped bytes.Buffer
-		content := []entry{{name, file, 0o755}}
-		if err := tarTo(&tarball, content, at); err != nil {
+		var archive bytes.Buffer
+		if err := packArchive(&archive, []entry{{name, file, 0o755}}, at); err != nil {
 			t.Fatal(err)
 		}
-		if err := zipTo(&zipped, content, at); err != nil {
-			t.Fatal(err)
-		}
-		return tarball.String() + zipped.String()
+		return archive.String()
 	}
 	first, again := packed("a", stamp), packed("a", stamp)
 	if first != again {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"archive/tar"
-	"archive/zip"
 	"compress/gzip"
 	"crypto/sha256"
 	"fmt"
@@ -19,20 +18,20 @@ type entry struct {
 	mode       int64
 }
 
-// writeFile packs entries into a file; nothing of who packs, where and when gets in.
-func writeFile(file string, content []entry, stamp time.Time, pack func(io.Writer, []entry, time.Time) error) error {
+// writeFile packs entries into a file. User, place and time make no difference.
+func writeFile(file string, content []entry, stamp time.Time) error {
 	f, err := os.Create(file)
 	if err != nil {
 		return err
 	}
-	if err := pack(f, content, stamp); err != nil {
+	if err := packArchive(f, content, stamp); err != nil {
 		f.Close()
 		return fmt.Errorf("%s: %w", file, err)
 	}
 	return f.Close()
 }
 
-func tarTo(w io.Writer, content []entry, stamp time.Time) error {
+func packArchive(w io.Writer, content []entry, stamp time.Time) error {
 	compressed, err := gzip.NewWriterLevel(w, gzip.BestCompression)
 	if err != nil {
 		return err
@@ -57,27 +56,7 @@ func tarTo(w io.Writer, content []entry, stamp time.Time) error {
 	return compressed.Close()
 }
 
-func zipTo(w io.Writer, content []entry, stamp time.Time) error {
-	archive := zip.NewWriter(w)
-	for _, e := range content {
-		text, err := os.ReadFile(e.path)
-		if err != nil {
-			return err
-		}
-		header := &zip.FileHeader{Name: e.name, Method: zip.Deflate, Modified: stamp}
-		header.SetMode(os.FileMode(e.mode))
-		f, err := archive.CreateHeader(header)
-		if err != nil {
-			return err
-		}
-		if _, err := f.Write(text); err != nil {
-			return err
-		}
-	}
-	return archive.Close()
-}
-
-// writeSums writes what "sha256sum --check" reads, beside the archives.
+// writeSums writes a file that "sha256sum --check" reads, next to the archives.
 func writeSums(file string, archives []string) error {
 	var lines strings.Builder
 	for _, archive := range archives {

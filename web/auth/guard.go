@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/lowkiq/lowkiq/queue/changes"
@@ -16,27 +17,52 @@ import (
 // Refusal answers a request that is refused.
 type Refusal = func(w http.ResponseWriter, status int, detail string)
 
-// Config says who may do what. All fields but Names are required; of Tokens and Certificates, the
-// zero value asks for none.
+// Config says who may do what. All fields except Names are required. The zero value of Tokens or
+// Certificates asks for none.
 type Config struct {
 	Tokens       Tokens
-	Certificates bool                     // a verified client certificate is wanted, but for [Probe]
+	Certificates bool                     // a request needs a verified client certificate, except for [Probe]
 	Names        []string                 // of the node, see [Guard.Wrap]
-	Wanted       func(*http.Request) Role // the role that a request asks for
-	Pages        http.Handler             // what is behind the login pages
+	Required     func(*http.Request) Role // returns the role that a request needs
+	Pages        http.Handler             // all other pages
 	Log          *slog.Logger
 	Refuse       Refusal
 }
 
-// Guard decides who may ask for what.
+// Guard decides which requests are served.
 type Guard struct {
 	cfg    Config
 	tokens []hashed
 	names  []string // as plainName has them
 	pages  *loginPages
+
+	refused limitedLog // bearer tokens
 }
 
-// New builds a guard.
+// limitedLog bounds the lines that strangers cause in the log. It writes a line in refusedEvery, with the
+// number of lines that were left out.
+type limitedLog struct {
+	mu   sync.Mutex
+	last time.Time
+	left int
+}
+
+const refusedEvery = 10 * time.Second
+
+func (s *limitedLog) warnSeldom(log *slog.Logger, text string, args ...any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if now := time.Now(); now.Sub(s.last) < refusedEvery {
+		s.left++
+		return
+	} else {
+		s.last = now
+	}
+	log.Warn(text, append(args, "left_out", s.left)...)
+	s.left = 0
+}
+
+// New returns a guard.
 func New(cfg Config) (*Guard, error) {
 	pages, err := newLoginPages(cfg)
 	if err != nil {
@@ -49,104 +75,110 @@ func New(cfg Config) (*Guard, error) {
 	return g, nil
 }
 
-// Pages are the login pages and what is behind them.
+// Pages returns the handler of the login pages and of all pages behind them.
 func (g *Guard) Pages() http.Handler { return g.pages }
 
 // IsLogin reports whether a path is that of a login page.
 func IsLogin(path string) bool { return path == loginPath || path == logoutPath }
 
-// access is what the sender of a request may do.
+// access says what the sender of a request may do.
 type access struct {
 	role  Role
-	until time.Time // when his session ends; zero if it is not by one
+	until time.Time // when the session ends; zero without a session
 }
 
-// open reports whether neither a token nor a certificate is asked for.
-func (g *Guard) open() bool { return len(g.tokens) == 0 && !g.cfg.Certificates }
+// asksForNothing reports whether the guard asks for neither tokens nor certificates.
+func (g *Guard) asksForNothing() bool { return len(g.tokens) == 0 && !g.cfg.Certificates }
 
-// Reads reports whether the method of a request only reads.
-func Reads(r *http.Request) bool { return r.Method == http.MethodGet || r.Method == http.MethodHead }
+// IsRead reports whether the method of a request only reads.
+func IsRead(r *http.Request) bool { return r.Method == http.MethodGet || r.Method == http.MethodHead }
 
-// access is what the sender of a request may do.
-func (g *Guard) access(r *http.Request) access {
+// findAccess returns what the sender of a request may do. A token in the header counts before the cookie.
+func (g *Guard) findAccess(r *http.Request) access {
 	if len(g.tokens) == 0 {
 		return access{role: Admin}
 	}
-	if token, ok := bearer(r); ok {
-		if of, known := owner(g.tokens, token); known {
+	if token, ok := bearerToken(r); ok {
+		if of, known := findOwner(g.tokens, token); known {
 			return access{role: of.role}
 		}
-		return access{role: Anonymous} // not the cookie's: the token that is named counts
+		return access{role: Anonymous} // even if the cookie has a valid session
 	}
-	return g.pages.sessions.access(r)
+	return g.pages.sessions.findAccess(r)
 }
 
-// verified reports whether the client has shown a certificate of the configured CA.
-func verified(r *http.Request) bool { return r.TLS != nil && len(r.TLS.VerifiedChains) > 0 }
+// hasCertificate reports whether the client has shown a certificate of the configured CA.
+func hasCertificate(r *http.Request) bool { return r.TLS != nil && len(r.TLS.VerifiedChains) > 0 }
 
-// Wrap passes on the requests that are allowed. Where neither a token nor a certificate is asked
-// for, those under names of other sites are refused.
+// Wrap passes allowed requests on to next. If the guard asks for neither tokens nor certificates, it
+// refuses requests under the names of other sites.
 func (g *Guard) Wrap(next http.Handler) http.Handler {
-	if g.open() {
+	if g.asksForNothing() {
 		return g.withOwnNames(next)
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		want, have := g.cfg.Wanted(r), g.access(r)
+		want, have := g.cfg.Required(r), g.findAccess(r)
 		switch {
-		case g.cfg.Certificates && want != Probe && !verified(r):
-			g.cfg.Refuse(w, http.StatusForbidden, "this node wants a client certificate (node.tls.client_auth); only /healthz and /readyz need none")
+		case g.cfg.Certificates && want != Probe && !hasCertificate(r):
+			g.cfg.Refuse(w, http.StatusForbidden, "this node needs a client certificate (node.tls.client_auth); only /healthz and /readyz need none")
 		case have.role.may(want):
 			next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), accessKey{}, have)))
-		case have.role > Anonymous && wantsPage(r) && !Reads(r):
-			g.pages.show(w, http.StatusForbidden, "/", "Nothing was changed: this wants "+want.wants()+", and you are logged in with the "+have.role.String()+" token.")
+		case have.role > Anonymous && wantsPage(r) && !IsRead(r):
+			g.pages.showLogin(w, r, http.StatusForbidden, "/", "Nothing was changed. This needs "+want.nameTokens()+", and you are logged in with the "+have.role.String()+" token.")
 		case have.role > Anonymous:
-			g.cfg.Refuse(w, http.StatusForbidden, fmt.Sprintf("%s with the %s token: this wants %s", r.Method, have.role, want.wants()))
+			g.cfg.Refuse(w, http.StatusForbidden, fmt.Sprintf("%s with the %s token; this needs %s", r.Method, have.role, want.nameTokens()))
 		default:
-			g.ask(w, r, want)
+			g.askForToken(w, r, want)
 		}
 	})
 }
 
-// ask asks the sender of a request for a token, in the way that he can give one.
-func (g *Guard) ask(w http.ResponseWriter, r *http.Request, want Role) {
+// askForToken asks the sender of a request for a token. A browser gets the login page, a program a status and
+// the name of the header.
+func (g *Guard) askForToken(w http.ResponseWriter, r *http.Request, want Role) {
 	person := wantsPage(r)
-	if person && Reads(r) {
-		http.Redirect(w, r, loginFor(r.URL), http.StatusSeeOther)
+	if person && IsRead(r) {
+		Redirect(w, r, loginFor(r.URL))
 		return
 	}
 	w.Header().Set("WWW-Authenticate", `Bearer realm="lowkiq"`)
 	if person {
-		g.pages.show(w, http.StatusUnauthorized, "/", "Your session has ended, and nothing was changed. Log in and do it again.")
+		g.pages.showLogin(w, r, http.StatusUnauthorized, "/", "Your session has ended, and nothing was changed. Log in and do it again.")
 		return
 	}
-	g.cfg.Refuse(w, http.StatusUnauthorized, "this wants the header Authorization: Bearer TOKEN, with "+want.wants())
+	if _, sent := bearerToken(r); sent {
+		g.refused.warnSeldom(g.cfg.Log, "token refused", "address", r.RemoteAddr, "method", r.Method, "path", r.URL.Path)
+		g.cfg.Refuse(w, http.StatusUnauthorized, "the token is not one of this node's; this needs "+want.nameTokens())
+		return
+	}
+	g.cfg.Refuse(w, http.StatusUnauthorized, "this needs the header Authorization: Bearer TOKEN, with "+want.nameTokens())
 }
 
 // accessKey is the key of the sender's access in the context of a request.
 type accessKey struct{}
 
-// MayChange reports whether the sender of a request may change something, so that pages can
-// leave out what would be refused. It is true where no token is asked for, and for requests
-// that have not come through a guard.
+// MayChange reports whether the sender of a request may change something. Pages leave out forms that
+// would be refused. It is true if no token is needed, and for requests that did not come through a
+// guard.
 func MayChange(r *http.Request) bool {
 	have, asked := r.Context().Value(accessKey{}).(access)
 	return !asked || have.role.may(Admin)
 }
 
-// UserHeader is where a client says who its user is. Nobody has checked it.
+// UserHeader is the header that names the user of a client. Nobody checks the name.
 const UserHeader = "X-Lowkiq-User"
 
-// maxUser bounds what a client says of its user, bytes.
+// maxUser bounds the name in UserHeader, bytes.
 const maxUser = 256
 
-// Who is what is known of the sender of a request: the role of his token, the name of his certificate or else what he
-// says of himself, and his address.
+// Who returns the role, the name and the address of the sender of a request. The name is that of the client certificate.
+// Without a certificate it is the name in UserHeader, and claimed.
 func Who(r *http.Request) changes.Who {
 	who := changes.Who{Role: "anyone", Address: r.RemoteAddr} // no token is asked for
 	if have, asked := r.Context().Value(accessKey{}).(access); asked {
 		who.Role = have.role.String()
 	}
-	if verified(r) {
+	if hasCertificate(r) {
 		who.Name = r.TLS.VerifiedChains[0][0].Subject.CommonName
 	}
 	if said := strings.TrimSpace(r.Header.Get(UserHeader)); who.Name == "" && said != "" {
@@ -155,21 +187,18 @@ func Who(r *http.Request) changes.Who {
 	return who
 }
 
-// Sender is what a log line says of who sent a request.
-func Sender(r *http.Request) slog.Attr {
-	who := Who(r)
-	attrs := []any{slog.String("role", who.Role), slog.String("address", who.Address)}
-	if who.Name != "" {
-		attrs = append(attrs, slog.String("user", who.Name), slog.Bool("claimed", who.Claimed))
-	}
-	return slog.Group("", attrs...)
-}
-
-// SessionEnd is when the session ends that allowed a request; zero if none did. An answer that
-// goes on and on, as a stream of events does, has to end with it.
+// SessionEnd returns when the session that allowed a request ends. It is zero if no session did. An
+// endless answer, such as a stream of events, must end with it.
 func SessionEnd(r *http.Request) time.Time {
 	have, _ := r.Context().Value(accessKey{}).(access)
 	return have.until
+}
+
+// SessionOver reports whether the session that allowed a request has ended. It asks the wall clock, because a timer would not notice
+// that the host was suspended.
+func SessionOver(r *http.Request) bool {
+	end := SessionEnd(r)
+	return !end.IsZero() && !time.Now().Before(end)
 }
 
 // wantsPage reports whether a person with a browser asks, for a page or by a form.
@@ -180,23 +209,24 @@ func wantsPage(r *http.Request) bool {
 // ForPeople reports whether a path is that of a page.
 func ForPeople(path string) bool { return !strings.HasPrefix(path, "/api/") || path == "/api/v1/" }
 
-// withOwnNames refuses requests under the name of another site. Such a site can have its name lead
-// to the node, on loopback or in a network that the browser's host reaches (DNS rebinding); to a
-// browser it and the node are one site then, and its page may read answers and send changes. Where
-// tokens or certificates are asked for it has neither, so this is for nodes that ask for neither.
+// withOwnNames refuses requests under the name of another site. Such a site can let its name resolve
+// to the node, on loopback or in a network that the browser's host reaches (DNS rebinding). To the
+// browser the two are then the same site, and a page of the other site may read answers and send
+// changes. It has neither tokens nor certificates, so only nodes that ask for neither need this.
 func (g *Guard) withOwnNames(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !ownName(r.Host, g.names) && g.cfg.Wanted(r) != Probe {
-			g.cfg.Refuse(w, http.StatusForbidden, fmt.Sprintf("%q is no name of this node, which asks for no token: want localhost, an IP address, a name without a dot, "+
-				"one of node.http_names, or a token (node.token_file)", r.Host))
+		if !ownName(r.Host, g.names) && g.cfg.Required(r) != Probe {
+			g.cfg.Refuse(w, http.StatusForbidden, fmt.Sprintf("%q is no name of this node, which asks for no token; use localhost, an IP address, a name without a dot "+
+				"or a name of node.http_names (Names of web.Config), or set a token (node.token_file)", r.Host))
 			return
 		}
 		next.ServeHTTP(w, r)
 	})
 }
 
-// ownName reports whether a host's name is one of those configured, or no other can own it: an
-// address, localhost, what is below it, or a name without a dot, which no site of the Internet has.
+// ownName reports whether a host's name is configured, or cannot belong to another site. Such names are
+// addresses, localhost, names below localhost, and names without a dot, which no site of the Internet
+// has.
 func ownName(host string, configured []string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
@@ -205,5 +235,5 @@ func ownName(host string, configured []string) bool {
 	return !strings.Contains(host, ".") || strings.HasSuffix(host, ".localhost") || net.ParseIP(host) != nil || slices.Contains(configured, host)
 }
 
-// plainName is a host name as names are compared.
+// plainName returns a host name in the form for comparisons.
 func plainName(host string) string { return strings.ToLower(strings.TrimSuffix(host, ".")) }

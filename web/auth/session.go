@@ -19,9 +19,9 @@ import (
 	"time"
 )
 
-// A browser cannot send a token with every request, so it gets a session for one. A
-// session is stateless: role and expiry, sealed with a key made of the token. Any node
-// with the same token knows it, and it ends with the token.
+// A browser cannot send a token with every request, so it gets a session for a token. A session is stateless.
+// It consists of role and expiry, with a signature by a key made of the token. Any node with the same token
+// accepts it, and it ends with the token.
 
 const (
 	loginPath     = "/login"
@@ -30,43 +30,43 @@ const (
 	sessionLife   = 12 * time.Hour
 	loginLimit    = 4 << 10 // bytes of the form
 	nextLimit     = 2 << 10 // bytes of the path to go on to
-	loginsASecond = 3       // attempts from one address; as many may come at once
-	loginsInTotal = 30      // attempts a second from all addresses; as many may come at once
+	loginsASecond = 3       // attempts a second from an address; also the maximum at once
+	loginsInTotal = 30      // attempts a second from all addresses; also the maximum at once
 	loginSources  = 1000    // addresses that are remembered
 )
 
 //go:embed login.html
 var loginText string
 
-// sessions makes sessions and knows them again.
+// sessions makes sessions, and checks them.
 type sessions struct {
 	tokens []hashed
 	now    func() time.Time
 }
 
-// seal is the cookie's value for the owner of a token.
-func (s sessions) seal(of hashed) string {
+// sealCookie returns the value of the cookie for the owner of a token.
+func (s sessions) sealCookie(of hashed) string {
 	text := of.role.String() + "." + strconv.FormatInt(s.now().Add(sessionLife).Unix(), 10)
-	return text + "." + signature(of, text)
+	return text + "." + signSession(of, text)
 }
 
-func signature(of hashed, text string) string {
+func signSession(of hashed, text string) string {
 	mac := hmac.New(sha256.New, of.sum[:])
 	mac.Write([]byte("lowkiq session " + text))
 	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// access is what the request's session allows; that of a Anonymous if it has none that is valid.
-func (s sessions) access(r *http.Request) access {
+// findAccess returns what the request's session allows. Without a valid session that is the access of Anonymous.
+func (s sessions) findAccess(r *http.Request) access {
 	for _, cookie := range r.CookiesNamed(sessionCookie) {
-		if have := s.open(cookie.Value); have.role > Anonymous {
+		if have := s.openCookie(cookie.Value); have.role > Anonymous {
 			return have
 		}
 	}
 	return access{role: Anonymous}
 }
 
-func (s sessions) open(value string) access {
+func (s sessions) openCookie(value string) access {
 	none := access{role: Anonymous}
 	cut := strings.LastIndexByte(value, '.')
 	if cut < 0 {
@@ -80,14 +80,14 @@ func (s sessions) open(value string) access {
 		return none
 	}
 	for _, of := range s.tokens {
-		if of.role == have && hmac.Equal([]byte(signature(of, text)), []byte(sealed)) {
+		if of.role == have && hmac.Equal([]byte(signSession(of, text)), []byte(sealed)) {
 			return access{have, time.Unix(until, 0)}
 		}
 	}
 	return none
 }
 
-// loginPages are the pages by which a browser gets a session, and ends it.
+// loginPages serves the pages that begin and end the session of a browser.
 type loginPages struct {
 	sessions sessions
 	attempts *attempts
@@ -102,7 +102,7 @@ func newLoginPages(cfg Config) (*loginPages, error) {
 	if err != nil {
 		return nil, fmt.Errorf("login page: %w", err)
 	}
-	return &loginPages{sessions: sessions{cfg.Tokens.hashed(), time.Now}, attempts: newAttempts(time.Now), page: page, next: cfg.Pages, log: cfg.Log, refuse: cfg.Refuse}, nil
+	return &loginPages{sessions: sessions{cfg.Tokens.hashAll(), time.Now}, attempts: newAttempts(time.Now), page: page, next: cfg.Pages, log: cfg.Log, refuse: cfg.Refuse}, nil
 }
 
 // ServeHTTP serves the login pages and passes the rest on.
@@ -112,52 +112,54 @@ func (p *loginPages) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.URL.Path != loginPath && r.URL.Path != logoutPath:
 		p.next.ServeHTTP(w, r)
 	case len(p.sessions.tokens) == 0:
-		http.Redirect(w, r, "/", http.StatusSeeOther) // no request needs a token
+		Redirect(w, r, "/") // no request needs a token
 	case r.URL.Path == loginPath && post:
-		p.login(w, r)
+		p.logIn(w, r)
 	case r.URL.Path == logoutPath && post:
-		http.SetCookie(w, cookie(r, "", -1))
-		http.Redirect(w, r, loginPath, http.StatusSeeOther)
+		http.SetCookie(w, newCookie(r, "", -1))
+		Redirect(w, r, loginPath)
 	case r.URL.Path == loginPath && (r.Method == http.MethodGet || r.Method == http.MethodHead):
-		p.show(w, http.StatusOK, nextPath(r.URL.Query().Get("next")), "")
+		p.showLogin(w, r, http.StatusOK, nextPath(r.URL.Query().Get("next")), "")
 	default:
 		allow := map[string]string{loginPath: "GET, HEAD, POST", logoutPath: "POST"}[r.URL.Path]
 		w.Header().Set("Allow", allow)
-		p.refuse(w, http.StatusMethodNotAllowed, r.Method+" is not possible here: "+allow+" is")
+		p.refuse(w, http.StatusMethodNotAllowed, r.Method+" is not possible here, but "+allow+" is")
 	}
 }
 
-// login gives a session for a token. Whatever is wrong with one, the answer is the same.
-func (p *loginPages) login(w http.ResponseWriter, r *http.Request) {
+// logIn answers a token with a session. The answer to a wrong token does not tell why it is refused.
+func (p *loginPages) logIn(w http.ResponseWriter, r *http.Request) {
 	r.Body = http.MaxBytesReader(w, r.Body, loginLimit)
 	next := nextPath(r.PostFormValue("next"))
 	if !p.attempts.take(sourceOf(r)) {
 		w.Header().Set("Retry-After", "1")
-		p.show(w, http.StatusTooManyRequests, next, "Too many attempts at once. Wait a second and try again.")
+		p.showLogin(w, r, http.StatusTooManyRequests, next, "Too many attempts at once. Wait a second and try again.")
 		return
 	}
-	of, ok := owner(p.sessions.tokens, strings.TrimSpace(r.PostFormValue("token")))
+	of, ok := findOwner(p.sessions.tokens, strings.TrimSpace(r.PostFormValue("token")))
 	if !ok || !of.role.may(Read) {
 		p.log.Warn("login refused", "address", r.RemoteAddr)
-		p.show(w, http.StatusForbidden, next, "That is neither the read nor the admin token of this node.")
+		p.showLogin(w, r, http.StatusForbidden, next, "That is neither the read nor the admin token of this node.")
 		return
 	}
-	http.SetCookie(w, cookie(r, p.sessions.seal(of), int(sessionLife.Seconds())))
-	http.Redirect(w, r, next, http.StatusSeeOther)
+	http.SetCookie(w, newCookie(r, p.sessions.sealCookie(of), int(sessionLife.Seconds())))
+	Redirect(w, r, next)
 }
 
-// cookie is for this host alone, out of reach of scripts, and never sent from elsewhere.
-// A proxy that ends TLS says so; believing it can only keep the cookie from plain HTTP.
-func cookie(r *http.Request, value string, seconds int) *http.Cookie {
+// newCookie returns a cookie for this host alone, out of reach of scripts, and never sent by pages of other
+// sites. It has no Path, so the browser takes the directory of the login page, below any prefix. A
+// proxy that ends TLS says so in a header. If the header lies, the browser only withholds the cookie
+// from plain HTTP.
+func newCookie(r *http.Request, value string, seconds int) *http.Cookie {
 	return &http.Cookie{
-		Name: sessionCookie, Value: value, Path: "/", MaxAge: seconds, HttpOnly: true, SameSite: http.SameSiteStrictMode,
+		Name: sessionCookie, Value: value, MaxAge: seconds, HttpOnly: true, SameSite: http.SameSiteStrictMode,
 		Secure: r.TLS != nil || strings.EqualFold(r.Header.Get("X-Forwarded-Proto"), "https"),
 	}
 }
 
-func (p *loginPages) show(w http.ResponseWriter, status int, next, problem string) {
+func (p *loginPages) showLogin(w http.ResponseWriter, r *http.Request, status int, next, problem string) {
 	var out bytes.Buffer
-	if err := p.page.Execute(&out, struct{ Next, Problem string }{next, problem}); err != nil {
+	if err := p.page.Execute(&out, struct{ Root, Next, Problem string }{Root(r), next, problem}); err != nil {
 		p.refuse(w, http.StatusInternalServerError, "login page: "+err.Error())
 		return
 	}
@@ -166,7 +168,7 @@ func (p *loginPages) show(w http.ResponseWriter, status int, next, problem strin
 	_, _ = w.Write(out.Bytes())
 }
 
-// loginFor is the login page that leads on to the page that was asked for.
+// loginFor returns the login page that leads on to the requested page.
 func loginFor(to *url.URL) string {
 	if next := nextPath(to.RequestURI()); next != "/" {
 		return loginPath + "?next=" + url.QueryEscape(next)
@@ -174,7 +176,7 @@ func loginFor(to *url.URL) string {
 	return loginPath
 }
 
-// nextPath is LocalPath for what the login page leads on to: a long one is not carried along.
+// nextPath returns the LocalPath that follows the login page. Long paths are left out.
 func nextPath(next string) string {
 	if len(next) > nextLimit {
 		return "/"
@@ -182,19 +184,8 @@ func nextPath(next string) string {
 	return LocalPath(next)
 }
 
-// LocalPath is a path of this node, as it is; "/" for all else, so that no page can be made to lead
-// elsewhere.
-func LocalPath(next string) string {
-	u, err := url.Parse(next)
-	if err != nil || u.Scheme != "" || u.Host != "" || u.User != nil ||
-		!strings.HasPrefix(next, "/") || strings.HasPrefix(next, "//") || strings.ContainsAny(next, "\\\t\r\n") {
-		return "/"
-	}
-	return next
-}
-
-// attempts bounds how often a login may be tried: from one address, so that one client does not
-// keep the others out, and in total.
+// attempts bounds the attempts to log in, per address and in total. The bound per address keeps a single
+// client from locking out the others.
 type attempts struct {
 	now func() time.Time
 
@@ -203,7 +194,7 @@ type attempts struct {
 	of  map[string]*bucket // by address
 }
 
-// bucket holds attempts that are left: up to rate, and rate more each second.
+// bucket counts the attempts that are left. There are at most rate, and rate more each second.
 type bucket struct {
 	left float64
 	last time.Time
@@ -213,7 +204,7 @@ func newAttempts(now func() time.Time) *attempts {
 	return &attempts{now: now, of: map[string]*bucket{}}
 }
 
-// take reports whether an address may make one more now.
+// take reports whether an address may make another attempt now, and counts it.
 func (a *attempts) take(from string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -243,8 +234,8 @@ func (b *bucket) fill(now time.Time, rate float64) {
 	b.last = now
 }
 
-// sourceOf is the address that a request came from; of IPv6 the network, as one client has many
-// addresses of it.
+// sourceOf returns the address of a client. For IPv6 it is the network, because a client has many
+// addresses in it.
 func sourceOf(r *http.Request) string {
 	from, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {

@@ -34,12 +34,12 @@ func TestSessions(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1_800_000_000, 0)
 	at := func(tokens Tokens, d time.Duration) sessions {
-		return sessions{tokens.hashed(), func() time.Time { return now.Add(d) }}
+		return sessions{tokens.hashAll(), func() time.Time { return now.Add(d) }}
 	}
 	here := at(someTokens, 0)
-	admins, _ := owner(here.tokens, oldToken)
-	readers, _ := owner(here.tokens, readToken)
-	value, reading := here.seal(admins), here.seal(readers)
+	admins, _ := findOwner(here.tokens, oldToken)
+	readers, _ := findOwner(here.tokens, readToken)
+	value, reading := here.sealCookie(admins), here.sealCookie(readers)
 	until := strconv.FormatInt(now.Add(sessionLife).Unix(), 10)
 	for _, c := range []struct {
 		name  string
@@ -66,7 +66,7 @@ func TestSessions(t *testing.T) {
 		if c.want > Anonymous {
 			want.until = time.Unix(now.Add(sessionLife).Unix(), 0)
 		}
-		if got := c.s.open(c.value); got != want {
+		if got := c.s.openCookie(c.value); got != want {
 			t.Errorf("%s: got %s until %s, want %s until %s", c.name, got.role, got.until, want.role, want.until)
 		}
 	}

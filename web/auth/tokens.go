@@ -9,21 +9,25 @@ import (
 	"strings"
 )
 
-// Tokens say who may do what. Of each kind there may be several, so that one can be
-// replaced while requests with the other are served. The zero value: no request needs one.
+// Tokens says who may do what. There may be several of each kind, so that a token can be replaced while
+// the old token still works. With the zero value no request needs a token.
 type Tokens struct {
 	Read  []string // reads everything but profiles
 	Push  []string // pushes jobs, and nothing else
 	Admin []string // may do everything
 }
 
-// MinToken is the shortest token, bytes: a shorter one could be guessed.
+// MinToken is the minimum length of a token, bytes. Shorter tokens could be guessed.
 const MinToken = 16
 
-// Validate says which token is too short, unfit for a header, or of two kinds.
+// minLetters is the minimum number of different characters in a token. A random token of 16 hexadecimal digits has fewer with a
+// probability of 1 in 2 million.
+const minLetters = 5
+
+// Validate returns an error if a token is too short, unfit for a header, or of two kinds.
 func (t Tokens) Validate() error {
 	seen := map[string]Role{}
-	for _, kind := range t.kinds() {
+	for _, kind := range t.byRole() {
 		for i, token := range kind.tokens {
 			name := fmt.Sprintf("%s token", kind.role)
 			if len(kind.tokens) > 1 {
@@ -33,7 +37,7 @@ func (t Tokens) Validate() error {
 				return fmt.Errorf("%s: %w", name, err)
 			}
 			if other, ok := seen[token]; ok {
-				return fmt.Errorf("%s is the same as one for %s: want different ones", name, other)
+				return fmt.Errorf("%s is also a token for %s; the tokens of roles must differ", name, other)
 			}
 			seen[token] = kind.role
 		}
@@ -43,10 +47,17 @@ func (t Tokens) Validate() error {
 
 func checkToken(token string) error {
 	if len(token) < MinToken {
-		return fmt.Errorf("it has %d bytes, want at least %d; make one with: openssl rand -hex 32", len(token), MinToken)
+		return fmt.Errorf("it has %d bytes, must have at least %d; make a token with: openssl rand -hex 32", len(token), MinToken)
+	}
+	letters := map[rune]bool{}
+	for _, r := range token {
+		letters[r] = true
+	}
+	if len(letters) < minLetters {
+		return fmt.Errorf("it has %d different characters, must have at least %d so that nobody can guess it; make a token with: openssl rand -hex 32", len(letters), minLetters)
 	}
 	if strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return errors.New("it has a space or a character beyond ASCII, which no header can carry; make one with: openssl rand -hex 32")
+		return errors.New("it has a space or a character beyond ASCII, which no header can carry; make a token with: openssl rand -hex 32")
 	}
 	return nil
 }
@@ -54,7 +65,7 @@ func checkToken(token string) error {
 // Empty reports whether no request needs a token.
 func (t Tokens) Empty() bool { return len(t.Read)+len(t.Push)+len(t.Admin) == 0 }
 
-// String counts the tokens, so that a printed configuration does not tell them.
+// String counts the tokens, so that a printed configuration does not reveal them.
 func (t Tokens) String() string {
 	return fmt.Sprintf("%d read, %d push, %d admin", len(t.Read), len(t.Push), len(t.Admin))
 }
@@ -67,19 +78,18 @@ type tokenKind struct {
 	tokens []string
 }
 
-func (t Tokens) kinds() []tokenKind {
+func (t Tokens) byRole() []tokenKind {
 	return []tokenKind{{Read, t.Read}, {Push, t.Push}, {Admin, t.Admin}}
 }
 
-// hashed is a token as it is compared: the time it takes tells neither the token nor
-// its length.
+// hashed is the hash of a token. The time to compare hashes reveals neither the token nor its length.
 type hashed struct {
 	role Role
 	sum  [sha256.Size]byte
 }
 
-func (t Tokens) hashed() (all []hashed) {
-	for _, kind := range t.kinds() {
+func (t Tokens) hashAll() (all []hashed) {
+	for _, kind := range t.byRole() {
 		for _, token := range kind.tokens {
 			all = append(all, hashed{kind.role, sha256.Sum256([]byte(token))})
 		}
@@ -87,9 +97,9 @@ func (t Tokens) hashed() (all []hashed) {
 	return all
 }
 
-// owner returns the token that this text is. It looks at all of them, so that the time
-// it takes tells nothing of which one was near.
-func owner(all []hashed, token string) (hashed, bool) {
+// findOwner returns the known token with this text. It compares with all tokens, so that the time that it
+// takes does not reveal which token was close.
+func findOwner(all []hashed, token string) (hashed, bool) {
 	sum := sha256.Sum256([]byte(token))
 	found := -1
 	for i := range all {
@@ -103,8 +113,8 @@ func owner(all []hashed, token string) (hashed, bool) {
 	return all[found], true
 }
 
-// bearer is the token of the header Authorization, if there is one.
-func bearer(r *http.Request) (string, bool) {
+// bearerToken returns the token of the header Authorization, and whether there is any.
+func bearerToken(r *http.Request) (string, bool) {
 	scheme, token, ok := strings.Cut(r.Header.Get("Authorization"), " ")
 	return token, ok && strings.EqualFold(scheme, "Bearer")
 }

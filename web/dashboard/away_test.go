@@ -1,7 +1,12 @@
 package dashboard
 
 import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"testing"
+
+	"github.com/lowkiq/lowkiq/internal/process/memory"
 )
 
 // Without Redis a page says so, in its usual surroundings.
@@ -16,7 +21,7 @@ func TestPagesWithoutRedis(t *testing.T) {
 	expect(t, w.post("/confirm", "do", "run-all", "queue", "orders"), 503, "Redis cannot be reached")
 	expect(t, w.post("/do", "do", "run-all", "queue", "orders"), 200, "It did not go through", "0 jobs made due now")
 	for {
-		now, change := w.pages.sampler.look("")
+		now, change := w.pages.sampler.registerWatcher("")
 		if now.Err != nil {
 			break
 		}
@@ -28,5 +33,18 @@ func TestPagesWithoutRedis(t *testing.T) {
 	}
 	for _, target := range []string{"/", "/shards", "/nodes", "/plan"} {
 		expect(t, w.get(target), 200, "Figures are not being read", `role="alert"><b>`)
+	}
+}
+
+// A page for which the node has no memory now does not say that Redis is away.
+func TestBusyIsNotAway(t *testing.T) {
+	t.Parallel()
+	err := fmt.Errorf("read the rules: %w", memory.ErrBusy)
+	if isRedisAway(err) {
+		t.Error("Redis counts as away")
+	}
+	v := new(Dashboard).errorView(httptest.NewRequest(http.MethodGet, "/recurring", nil), err)
+	if v.Title != "The node is busy" || v.Status != http.StatusServiceUnavailable {
+		t.Errorf("got %q with %d, want that the node is busy", v.Title, v.Status)
 	}
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // voids are elements without an end.
-var voids = []string{"meta", "link", "input", "br", "img", "hr"}
+var voids = []string{"meta", "link", "base", "input", "br", "img", "hr"}
 
 // checker reads a page and objects to what is not well-formed, what the content security
 // policy would refuse, and what a screen reader could not make sense of.
@@ -79,6 +79,7 @@ func (c *checker) start(token html.Token, closed bool) {
 
 func (c *checker) attributes(e *element) {
 	for name, value := range e.attrs {
+		path, _, _ := strings.Cut(value, "?")
 		switch {
 		case name == "style", strings.HasPrefix(name, "on"):
 			c.object("<%s> has %s, which the content security policy refuses", e.name, name)
@@ -90,8 +91,9 @@ func (c *checker) attributes(e *element) {
 			c.wanted = append(c.wanted, value)
 		case name == "tabindex" && value != "0" && value != "-1":
 			c.object("<%s> has tabindex %s", e.name, value)
-		case (name == "href" || name == "src" || name == "action") && (strings.Contains(value, "//") && !strings.HasPrefix(value, "http://127.") || strings.HasPrefix(value, "javascript:")):
-			c.object("<%s> leads elsewhere: %s", e.name, value)
+		case (name == "href" || name == "src" || name == "action") && !strings.HasPrefix(value, "http://127.") && // of a node
+			(strings.Contains(path, "//") || !strings.HasPrefix(value, "./") && !strings.HasPrefix(value, "../")):
+			c.object("<%s> leads elsewhere, or not below the prefix that the node is served at: %s", e.name, value)
 		}
 	}
 }
@@ -188,8 +190,9 @@ func TestObjections(t *testing.T) {
 		{"script", `<script>alert(1)</script>`, "<script> inline"},
 		{"label", `<input name="q">`, "has no label"},
 		{"button", `<button> </button>`, "<button> says nothing"},
-		{"link", `<a href="/"></a>`, "<a> says nothing"},
+		{"link", `<a href="./"></a>`, "<a> says nothing"},
 		{"elsewhere", `<a href="https://example.com/">x</a>`, "leads elsewhere"},
+		{"absolute", `<a href="/nodes">x</a>`, "leads elsewhere"},
 		{"protocol", `<a href="javascript:alert(1)">x</a>`, "leads elsewhere"},
 		{"scope", `<table><caption>c</caption><tr><th>x</th></tr></table>`, "<th> has no scope"},
 		{"caption", `<table><tr><th scope="col">x</th></tr></table>`, "<table> has no caption"},

@@ -11,19 +11,19 @@ import (
 	"github.com/lowkiq/lowkiq/web"
 )
 
-// daysBody is the page of what a queue did day by day, or hour by hour.
+// daysBody is the page with a queue's figures of days or hours.
 type daysBody struct {
 	Queue string
 	Tabs  tabs
 	Spans []daySpan
 	Now   daySpan
-	Bars  []dayBar // one for each period, the oldest first
-	Top   uint64   // that the longest one stands for
+	Bars  []dayBar // a bar for each period, oldest first
+	Top   uint64   // count of the longest bar
 	Rows  []days.Day
-	Some  bool // there are parts that cannot be read
+	Some  bool // some counts cannot be read
 }
 
-// daySpan is a choice of how much is shown.
+// daySpan is a choice of a time span.
 type daySpan struct {
 	Name, Query string
 	Span        days.Span
@@ -34,7 +34,7 @@ func daySpans() []daySpan {
 	return []daySpan{{"14 days", "", days.Days, 14}, {"92 days", "days=92", days.Days, days.Kept}, {"48 hours", "hours=48", days.Hours, days.HoursKept}}
 }
 
-// dayBar is a period of the chart: parts of its height, in percent. What was not counted has none.
+// dayBar is a period of the chart. Its parts have heights in percent of the chart.
 type dayBar struct {
 	Period       string
 	X, Width     string // percent
@@ -46,14 +46,14 @@ type dayBar struct {
 }
 
 func (d *Dashboard) daysPage(r *http.Request) (view, error) {
-	q, err := d.queue(r)
+	q, err := d.queueOfPath(r)
 	if err != nil {
 		return view{}, err
 	}
 	spans := daySpans()
 	at := slices.IndexFunc(spans, func(s daySpan) bool { return s.Query == r.URL.RawQuery })
 	if at < 0 {
-		return view{}, web.NewProblem(http.StatusBadRequest, "%.60q: want days=92, hours=48 or nothing.", r.URL.RawQuery)
+		return view{}, web.NewProblem(http.StatusBadRequest, "%.60q must be days=92, hours=48 or empty.", r.URL.RawQuery)
 	}
 	b, err := d.daysOf(r.Context(), q.Name, spans[at])
 	if err != nil {
@@ -63,7 +63,7 @@ func (d *Dashboard) daysPage(r *http.Request) (view, error) {
 	return view{Page: "days", Title: "Days of " + q.Name, Nav: "/", Queue: q.Name, Body: b}, nil
 }
 
-// daysOf reads and draws what a queue did.
+// daysOf reads the figures of a queue, and draws them.
 func (d *Dashboard) daysOf(ctx context.Context, queue string, span daySpan) (daysBody, error) {
 	b := daysBody{Queue: queue, Now: span}
 	found, err := days.Read(ctx, d.client, span.Span, span.N, queue)
@@ -74,14 +74,15 @@ func (d *Dashboard) daysOf(ctx context.Context, queue string, span daySpan) (day
 	if err != nil {
 		return b, err
 	}
-	b.chart(found, now)
+	b.drawChart(found, now)
 	return b, nil
 }
 
-// chart draws what was found of the periods up to now.
-func (b *daysBody) chart(found []days.Day, now time.Time) {
+// drawChart draws the figures of the periods up to now. A period without counts has a bar of no height, so that
+// bars stay at their places.
+func (b *daysBody) drawChart(found []days.Day, now time.Time) {
 	b.Rows = slices.Clone(found)
-	slices.Reverse(b.Rows) // the newest first
+	slices.Reverse(b.Rows) // newest first
 	by := map[string]days.Day{}
 	for _, day := range found {
 		by[day.Period] = day

@@ -9,16 +9,16 @@ import (
 	"time"
 )
 
-func functions() template.FuncMap {
+func templateFunctions() template.FuncMap {
 	return template.FuncMap{
-		"count": count, "lag": lag, "ago": ago, "perSecond": perSecond, "plural": plural, "seconds": secondsText,
-		"clock": clock, "stamp": stamp, "showID": showID, "key": keyOf, "jobLink": jobLink, "lagClass": lagClass, "bytes": bytesText, "took": took, "asked": asked,
-		"failures": failures, "span": span, "words": words, "count64": func(n uint64) string { return count(int(n)) }, "percent": percent,
+		"count": formatCount, "lag": formatLag, "ago": formatAgo, "perSecond": perSecond, "plural": formatCountOf, "seconds": secondsText,
+		"clock": formatClock, "stamp": formatStamp, "showID": showID, "key": keyOf, "jobLink": jobLink, "lagClass": lagClass, "bytes": bytesText, "took": formatTook, "asked": kindParam,
+		"failures": countFailures, "span": formatSpan, "words": spellState, "count64": func(n uint64) string { return formatCount(int(n)) }, "percent": formatPercent,
 	}
 }
 
-// count writes a number with its thousands apart.
-func count(n int) string {
+// formatCount writes a number with its thousands apart.
+func formatCount(n int) string {
 	text := strconv.Itoa(n)
 	sign := ""
 	if strings.HasPrefix(text, "-") {
@@ -30,23 +30,23 @@ func count(n int) string {
 	return sign + text
 }
 
-// percent writes a share of 0 to 1.
-func percent(share float64) string { return fmt.Sprintf("%.0f %%", 100*share) }
+// formatPercent writes a share of 0 to 1.
+func formatPercent(share float64) string { return fmt.Sprintf("%.0f %%", 100*share) }
 
-// failures is how often a job failed in a row, by its retry count: the first failure has cost no
-// retry yet. A crash of its process is an attempt that failed, and no failure of the job.
-func failures(retryCount int) int { return retryCount + 1 }
+// countFailures returns how often a job has failed in a row, by its retry count. The first failure has not
+// counted as a retry. A crash of its process is a failed attempt, and no failure of the job.
+func countFailures(retryCount int) int { return retryCount + 1 }
 
-// plural is "1 job", "2 jobs".
-func plural(n int, one, many string) string {
+// formatCountOf returns a count with its noun, as in "1 job" and "2 jobs".
+func formatCountOf(n int, one, many string) string {
 	if n == 1 {
 		return "1 " + one
 	}
-	return count(n) + " " + many
+	return formatCount(n) + " " + many
 }
 
-// lag writes a duration as people read it: 0 s, 12 s, 4 m 10 s, 3 h 5 m, 2 d 4 h.
-func lag(d time.Duration) string {
+// formatLag writes a duration as people read it: 0 s, 12 s, 4 m 10 s, 3 h 5 m, 2 d 4 h.
+func formatLag(d time.Duration) string {
 	switch {
 	case d <= 0:
 		return "0 s"
@@ -66,7 +66,7 @@ func lag(d time.Duration) string {
 	return fmt.Sprintf("%d d %d h", int(d.Hours())/24, int(d.Hours())%24)
 }
 
-func secondsText(s float64) string { return lag(time.Duration(s * float64(time.Second))) }
+func secondsText(s float64) string { return formatLag(time.Duration(s * float64(time.Second))) }
 
 // lagClass marks a queue that does not keep up.
 func lagClass(d time.Duration) string {
@@ -79,19 +79,19 @@ func lagClass(d time.Duration) string {
 	return ""
 }
 
-// ago says how long ago an instant was, or how long it is to it.
-func ago(at, now time.Time) string {
+// formatAgo returns the time since an instant, or until it.
+func formatAgo(at, now time.Time) string {
 	if d := now.Sub(at); d >= 0 {
-		return lag(d) + " ago"
+		return formatLag(d) + " ago"
 	}
-	return "in " + lag(at.Sub(now))
+	return "in " + formatLag(at.Sub(now))
 }
 
-// span is how long ago an instant was.
-func span(at, now time.Time) string { return lag(now.Sub(at)) }
+// formatSpan returns the time since an instant.
+func formatSpan(at, now time.Time) string { return formatLag(now.Sub(at)) }
 
-// words is the name of a state as people write it.
-func words(state any) string { return strings.ReplaceAll(fmt.Sprint(state), "_", " ") }
+// spellState returns the name of a state as people write it.
+func spellState(state any) string { return strings.ReplaceAll(fmt.Sprint(state), "_", " ") }
 
 func perSecond(r float64) string {
 	switch {
@@ -100,12 +100,12 @@ func perSecond(r float64) string {
 	case r < 10:
 		return strconv.FormatFloat(r, 'f', 1, 64)
 	}
-	return count(int(math.Round(r)))
+	return formatCount(int(math.Round(r)))
 }
 
-// clock is a time of day, stamp a time for machines.
-func clock(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05") }
-func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
+// formatClock returns a time for people, and formatStamp a time for machines.
+func formatClock(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05") }
+func formatStamp(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
 
 func bytesText(n int) string {
 	switch {
@@ -119,8 +119,8 @@ func bytesText(n int) string {
 	return fmt.Sprintf("%.2f GiB", float64(n)/(1<<30))
 }
 
-// took writes the duration of a handler call.
-func took(s float64) string {
+// formatTook writes the duration of a handler call.
+func formatTook(s float64) string {
 	switch {
 	case s < 1e-3:
 		return strconv.FormatFloat(s*1e3, 'f', 2, 64) + " ms"

@@ -26,9 +26,9 @@ func TestHeldJobsAreCounted(t *testing.T) {
 	_, err = claim.Nack(t.Context(), queue.Nack{Flight: popped.Flight, ID: popped.Jobs[0].ID, Kind: queue.Hold})
 	must(t, err)
 	w.settle("orders")
-	expect(t, w.get("/"), 200, `<dt>Held</dt><dd>1</dd>`, `<th scope="col">Held</th>`, `<td data-name="held"><a href="/queues/orders/jobs?state=held" class="warn">1</a></td>`, `<td data-name="scheduled" class="zero">`)
+	expect(t, w.get("/"), 200, `<dt>Held</dt><dd>1</dd>`, `<th scope="col">Held</th>`, `<td data-name="held"><a href="./queues/orders/jobs?state=held" class="warn">1</a></td>`, `<td data-name="scheduled" class="zero">`)
 	expect(t, w.get("/?sort=held"), 200, `aria-current="true">held`)
-	expect(t, w.get(jobLink("orders", popped.Jobs[0].ID)), 200, `href="/queues/orders/rules#holds"`)
+	expect(t, w.get(jobLink("orders", popped.Jobs[0].ID)), 200, `href="./queues/orders/rules#holds"`)
 }
 
 // TestPagerCounts: a table of several pages says which of its rows are on one, and how many there are.

@@ -16,13 +16,14 @@ import (
 	"unicode/utf8"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/clip"
+	"github.com/lowkiq/lowkiq/internal/text/truncate"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/queue/changes"
 	"github.com/lowkiq/lowkiq/queue/rules"
 	"github.com/lowkiq/lowkiq/status"
 	"github.com/lowkiq/lowkiq/web"
+	"github.com/lowkiq/lowkiq/web/actions"
 	"github.com/lowkiq/lowkiq/web/auth"
 )
 
@@ -35,18 +36,17 @@ type jobBody struct {
 	Job       browse.Listed
 	Reason    status.Why
 	Payloads  []payloadLine
-	Kept      *payloadText // the id's state; nil: none
+	Kept      *payloadText // the id's state, nil if it has none
 	Hidden    int          // payloads that are not shown
-	Bytes     int
 	Runs      []runLine
-	Older     bool // the journal may have more of them than are shown
+	Older     bool // the journal may have older runs
 	Changes   []changeLine
 	Tracked   bool         // every run is kept
 	Held      bool         // by a hold of the id itself
 	MayCancel bool         // a handler may have it
-	Thens     []queue.Then // what can become of it
+	Thens     []queue.Then // possible ends of a cancelled run
 	MayTrack  bool
-	Actions   []action
+	Actions   []*actions.Action
 	API       string
 	Back      string
 	Now       time.Time
@@ -69,7 +69,7 @@ func headerLines(h lowkiq.Header) (lines []headerLine) {
 	return lines
 }
 
-// Due is when the id becomes due, if it will.
+// Due returns the time until the id becomes due, and whether it will.
 func (b jobBody) Due() (d time.Duration, ok bool) {
 	if b.Reason.Due == nil {
 		return 0, false
@@ -77,7 +77,7 @@ func (b jobBody) Due() (d time.Duration, ok bool) {
 	return time.Duration(*b.Reason.Due * float64(time.Second)), true
 }
 
-// Forgotten is how many of its failures in a row the shard no longer remembers.
+// Forgotten returns the number of failures in a row without a line in the journal.
 func (b jobBody) Forgotten() int {
 	remembered := 0
 	for _, r := range b.Runs {
@@ -85,22 +85,24 @@ func (b jobBody) Forgotten() int {
 			remembered++
 		}
 	}
-	return max(0, failures(b.Job.RetryCount)-remembered)
+	return max(0, countFailures(b.Job.RetryCount)-remembered)
 }
 
-// askedID is the id that a request names, as it is or by its key.
+// askedID returns the id that a request names, by itself or by its key.
 func askedID(values url.Values) (string, error) {
 	if values.Has("key") {
 		return idOf(values.Get("key"))
 	}
 	if values.Get("id") == "" {
-		return "", web.NewProblem(http.StatusBadRequest, "No id is named: want ?id=17.")
+		return "", web.NewProblem(http.StatusBadRequest, "No id is named. The address must be like ?id=17.")
 	}
 	return values.Get("id"), nil
 }
 
+// jobPage shows an id. An id without a job has a page as well, with the runs that the journal still has, because
+// people ask what became of a job that is done.
 func (d *Dashboard) jobPage(r *http.Request) (view, error) {
-	q, err := d.queue(r)
+	q, err := d.queueOfPath(r)
 	if err != nil {
 		return view{}, err
 	}
@@ -109,10 +111,10 @@ func (d *Dashboard) jobPage(r *http.Request) (view, error) {
 		return view{}, err
 	}
 	b := jobBody{Queue: q.Name, ID: id, Shard: q.Of(id).Index, Back: jobLink(q.Name, id)}
-	if b.Job, b.Found, err = browse.Of(q).Job(r.Context(), id); err != nil {
+	if b.Job, b.Found, err = browse.Of(q).Beginning(r.Context(), id); err != nil {
 		return view{}, err
 	}
-	if b.Reason, err = d.node.Cluster().Why(r.Context(), q, id); err != nil {
+	if b.Reason, err = d.cfg.Cluster.Why(r.Context(), q, id); err != nil {
 		return view{}, err
 	}
 	kept, err := browse.Of(q).Kept(r.Context(), id)
@@ -135,7 +137,7 @@ func (d *Dashboard) jobPage(r *http.Request) (view, error) {
 		return view{}, err
 	}
 	b.MayCancel, b.Thens = auth.MayChange(r) && b.Found && b.Job.State == browse.StateInFlight, queue.Thens()
-	b.fill(auth.MayChange(r))
+	b.fillPayloads(auth.MayChange(r))
 	v := view{Page: "job", Title: showID(id) + " of " + q.Name, Nav: "/", Queue: q.Name, Again: b.Found, Body: b}
 	if !b.Found && len(b.Runs) == 0 {
 		v.Status = http.StatusNotFound
@@ -143,7 +145,7 @@ func (d *Dashboard) jobPage(r *http.Request) (view, error) {
 	return v, nil
 }
 
-// readChanges reads what people did to the id, and whether it is tracked.
+// readChanges reads the changes that name the id, and whether it is tracked or held.
 func (d *Dashboard) readChanges(r *http.Request, b *jobBody) error {
 	lines, _, err := changes.In(d.client.DB()).Read(r.Context(), changes.Query{Queue: b.Queue, ID: b.ID, Look: 2000})
 	if err != nil {
@@ -154,40 +156,45 @@ func (d *Dashboard) readChanges(r *http.Request, b *jobBody) error {
 	if err != nil {
 		return err
 	}
-	values, _ := set.Values(now) // what cannot be read is not in force, either
+	values, _ := set.Apply(rules.Rules{}, now) // unreadable rules are not in force
 	b.Held = slices.ContainsFunc(values.Holds, func(h rules.Hold) bool { return h.ID == b.ID })
 	b.Tracked, b.MayTrack = slices.Contains(values.Tracked, b.ID), auth.MayChange(r) && utf8.ValidString(b.ID)
 	return nil
 }
 
-func (b *jobBody) fill(mayChange bool) {
-	for i, p := range b.Job.Payloads {
-		b.Bytes += len(p.Data)
-		if i < shownPayloads {
-			b.Payloads = append(b.Payloads, payloadLine{textOf(p.Data), p.Score, headerLines(p.Header)})
-		}
+// fillPayloads fills in the first payloads and the buttons. Payloads are data of users. The templates escape them,
+// and the content security policy lets a page run only the node's own script file.
+func (b *jobBody) fillPayloads(mayChange bool) {
+	for _, p := range b.Job.Payloads[:min(len(b.Job.Payloads), browse.BeginningPayloads)] {
+		b.Payloads = append(b.Payloads, payloadLine{textOf(p.Data), p.Score, headerLines(p.Header)})
 	}
-	b.Hidden = len(b.Job.Payloads) - len(b.Payloads)
+	b.Hidden = b.Job.Count - len(b.Payloads)
 	b.API = "/api/v1/queues/" + url.PathEscape(b.Queue) + "/jobs?id=" + url.QueryEscape(b.ID)
 	if b.Found && mayChange {
 		b.Actions = buttonsFor(b.Job.State)
 	}
 }
 
-// searchPage goes to the page of an id, or of a queue if no id is named. Without a queue it looks into all of them.
+// searchPage redirects to the page of a queue, or to the page of an id. Without the name of a queue it looks for the id in all queues.
 func (d *Dashboard) searchPage(r *http.Request) (view, error) {
 	name, id := r.URL.Query().Get("queue"), r.URL.Query().Get("id")
+	if q := strings.TrimSpace(r.URL.Query().Get("q")); q != "" && name == "" && id == "" {
+		if s := d.sampler.await(r.Context(), "", isRecent); s.queue(q) != nil {
+			return view{Redirect: "/queues/" + url.PathEscape(q)}, nil
+		}
+		id = q
+	}
 	if id == "" && name != "" {
-		if s := d.sampler.await(r.Context(), "", recent); s.queue(name) == nil {
-			return view{Redirect: "/" + query("q", name)}, nil // those with this in their name
+		if s := d.sampler.await(r.Context(), "", isRecent); s.queue(name) == nil {
+			return view{Redirect: "/" + encodeQuery("q", name)}, nil // queues with this text in their name
 		}
 		return view{Redirect: "/queues/" + url.PathEscape(name)}, nil
 	}
 	if id == "" {
-		return view{}, web.NewProblem(http.StatusBadRequest, "No id is named: want ?id=17.")
+		return view{}, web.NewProblem(http.StatusBadRequest, "No id is named. The address must be like ?id=17.")
 	}
 	if name == "" {
-		found, err := d.find(r.Context(), id)
+		found, err := d.findQueues(r.Context(), id)
 		if err != nil {
 			return view{}, err
 		}
@@ -214,24 +221,24 @@ type foundJob struct {
 	State browse.State
 }
 
-// searchedQueues bounds the queues that a search without a queue looks into: each is a round trip.
+// searchedQueues bounds the queues of a search without a queue, because each queue costs a round trip.
 const searchedQueues = 1000
 
-// find looks for an id in every queue.
-func (d *Dashboard) find(ctx context.Context, id string) (found []foundJob, err error) {
+// findQueues looks for an id in every queue.
+func (d *Dashboard) findQueues(ctx context.Context, id string) (found []foundJob, err error) {
 	entries, err := d.client.Registry().Entries(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if len(entries) > searchedQueues {
-		return nil, web.NewProblem(http.StatusBadRequest, "There are %d queues, at most %d are searched: name the queue of the id.", len(entries), searchedQueues)
+		return nil, web.NewProblem(http.StatusBadRequest, "There are %d queues, and at most %d can be searched. Search on the page of the queue, below Jobs.", len(entries), searchedQueues)
 	}
 	for _, name := range slices.Sorted(maps.Keys(entries)) {
 		q, err := d.client.Queue(ctx, name)
 		if err != nil {
 			return nil, err
 		}
-		job, ok, err := browse.Of(q).Job(ctx, id)
+		job, ok, err := browse.Of(q).Where(ctx, id)
 		if err != nil {
 			return nil, err
 		}
@@ -242,48 +249,46 @@ func (d *Dashboard) find(ctx context.Context, id string) (found []foundJob, err 
 	return found, nil
 }
 
-// Ids are bytes of any value. Forms cannot carry all of them (browsers rewrite line ends
-// and what is not UTF-8), so forms and some links name an id by a key: its base64.
+// Ids are bytes of any value. Forms cannot carry all of them, because browsers rewrite line ends and
+// bytes that are not UTF-8. So forms and some links name an id by a key, its base64.
 
-// keyOf is the key of an id.
+// keyOf returns the key of an id.
 func keyOf(id string) string { return base64.RawURLEncoding.EncodeToString([]byte(id)) }
 
+// idOf returns the id of a key. It refuses keys that no id has, because a form may come from anywhere.
 func idOf(key string) (string, error) {
 	id, err := base64.RawURLEncoding.DecodeString(key)
 	if err != nil || len(id) == 0 || len(id) > lowkiq.MaxIDBytes {
-		return "", web.NewProblem(http.StatusBadRequest, "%.40q names no id: want its base64 (URL alphabet, without padding).", key)
+		return "", web.NewProblem(http.StatusBadRequest, "%.40q names no id. It must be the base64 of an id (URL alphabet, without padding).", key)
 	}
 	return string(id), nil
 }
 
-// plain reports whether an id can be shown and typed as it is.
-func plain(id string) bool {
+// isPlainID reports whether an id can be shown and typed as it is.
+func isPlainID(id string) bool {
 	return utf8.ValidString(id) && strings.TrimSpace(id) == id && strings.IndexFunc(id, func(r rune) bool { return !unicode.IsPrint(r) }) < 0
 }
 
-// showID is an id as people may read it.
+// showID returns an id as people can read it.
 func showID(id string) string {
-	if plain(id) {
+	if isPlainID(id) {
 		return id
 	}
 	return strconv.Quote(id)
 }
 
-// jobLink is where an id's page is.
+// jobLink returns the path of the page of an id.
 func jobLink(queue, id string) string {
-	if plain(id) {
+	if isPlainID(id) {
 		return "/queues/" + url.PathEscape(queue) + "/job?id=" + url.QueryEscape(id)
 	}
 	return "/queues/" + url.PathEscape(queue) + "/job?key=" + keyOf(id)
 }
 
-// How much of payloads a page shows.
-const (
-	shownPayloads     = 50
-	shownPayloadBytes = 8 << 10
-)
+// shownPayloadBytes bounds the bytes of a payload on a page.
+const shownPayloadBytes = 8 << 10
 
-// payloadText is a payload as people may read it.
+// payloadText is a payload as people can read it.
 type payloadText struct {
 	Text string
 	Form string // JSON, text, base64 or empty
@@ -291,8 +296,8 @@ type payloadText struct {
 	Cut  bool
 }
 
-// textOf shows a payload: JSON with line breaks, bytes that are no text as base64, and
-// only the beginning of what is long.
+// textOf shows a payload. JSON gets line breaks, bytes that are no text become base64, and of a long
+// payload only the beginning is shown.
 func textOf(data []byte) payloadText {
 	p := payloadText{Size: len(data), Form: "text"}
 	switch {
@@ -304,14 +309,64 @@ func textOf(data []byte) payloadText {
 		p.Text = base64.StdEncoding.EncodeToString(data[:min(len(data), shownPayloadBytes)])
 		return p
 	}
-	whole := string(data)
-	var pretty bytes.Buffer
-	if len(data) <= 1<<20 && json.Indent(&pretty, data, "", "  ") == nil {
-		p.Form, whole = "JSON", pretty.String()
+	text := data
+	if len(data) <= 1<<20 && json.Valid(data) {
+		p.Form, text = "JSON", indentJSON(data, 2*shownPayloadBytes)
 	}
-	p.Text = clip.Text(whole, shownPayloadBytes)
-	p.Cut = len(p.Text) < len(whole)
+	p.Text = truncate.Text(string(text[:min(len(text), 2*shownPayloadBytes)]), shownPayloadBytes)
+	p.Cut = len(p.Text) < len(text)
 	return p
+}
+
+// indentJSON returns about the first most bytes of JSON with line breaks. The whole text with line breaks may be many times as long
+// as the JSON.
+func indentJSON(text []byte, most int) []byte {
+	out := make([]byte, 0, most)
+	depth := 0
+	quoted, escaped, opened := false, false, false
+	line := func() {
+		out = append(out, '\n')
+		for range min(depth, most) {
+			out = append(out, "  "...)
+		}
+	}
+	for _, c := range text {
+		if len(out) >= most {
+			break
+		}
+		if quoted {
+			out = append(out, c)
+			quoted, escaped = escaped || c != '"', c == '\\' && !escaped
+			continue
+		}
+		closes := c == ']' || c == '}'
+		if closes {
+			depth--
+		}
+		if opened && c != ' ' && c != '\t' && c != '\r' && c != '\n' {
+			if opened = false; !closes {
+				line()
+			}
+		} else if closes {
+			line()
+		}
+		switch c {
+		case ' ', '\t', '\r', '\n':
+		case '{', '[':
+			depth++
+			opened = true
+			out = append(out, c)
+		case ',':
+			out = append(out, c)
+			line()
+		case ':':
+			out = append(out, ": "...)
+		default:
+			quoted = c == '"'
+			out = append(out, c)
+		}
+	}
+	return out
 }
 
 // isText reports whether data can be read as it is.
@@ -321,8 +376,8 @@ func isText(data []byte) bool {
 	}) < 0
 }
 
-// beginning is the start of a payload in one line.
-func beginning(data []byte, n int) string {
+// summarizePayload returns the beginning of a payload in a single line.
+func summarizePayload(data []byte, n int) string {
 	if len(data) == 0 {
 		return "empty"
 	}
@@ -331,9 +386,9 @@ func beginning(data []byte, n int) string {
 		head = head[:len(head)-1]
 	}
 	if !isText(head) {
-		return clip.Text("base64 "+base64.StdEncoding.EncodeToString(head), n) + "…"
+		return truncate.Text("base64 "+base64.StdEncoding.EncodeToString(head), n) + "…"
 	}
-	line := clip.Text(strings.Join(strings.Fields(string(head)), " "), n)
+	line := truncate.Text(strings.Join(strings.Fields(string(head)), " "), n)
 	if len(line) < len(data) && len(data) > n {
 		line += "…"
 	}

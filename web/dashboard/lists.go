@@ -12,20 +12,21 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/clip"
+	"github.com/lowkiq/lowkiq/internal/text/truncate"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/web"
+	"github.com/lowkiq/lowkiq/web/actions"
 	"github.com/lowkiq/lowkiq/web/auth"
 )
 
 // listKind is a list of jobs that has a page of its own.
 type listKind struct {
 	path     string
-	all      map[string][]string // by state, what can be done to all of them, and touches no others
+	all      map[string][]string // by state, the actions on all jobs that change only jobs of the list
 	Title    string
 	About    string
-	States   []choice // that can be asked for; the first is the default
+	States   []choice // that can be selected; the first is the default
 	Orders   []choice // the first is the default
 	TimeName string   // heading of the time of a job
 	Empty    string
@@ -36,16 +37,16 @@ type choice struct{ Value, Name string }
 
 func listKinds() []listKind {
 	return []listKind{
-		{path: "jobs", Title: "Jobs", About: "What waits for a handler.",
+		{path: "jobs", Title: "Jobs", About: "Jobs that wait for a handler.",
 			States: []choice{{"", "any that waits"}, {"ready", "ready"}, {"scheduled", "scheduled"}, {"retry", "retry"}, {"failed", "failed"}, {"held", "held"}},
 			Orders: []choice{{"due", "due time"}, {"id", "id"}, {"retries", "retries"}},
 			all: map[string][]string{"": {"run-all", "kill-failed", "delete-failed"}, "scheduled": {"run-scheduled"}, "retry": {"run-failed"},
 				"failed": {"run-failed", "kill-failed", "delete-failed"}},
 			TimeName: "Due", Empty: "No job waits here."},
-		{path: "in-flight", Title: "In flight", About: "What handlers have, and what nodes have popped for them. It is acknowledged, retried, or runs again if its node dies; its run can be ended on its own page.",
+		{path: "in-flight", Title: "In flight", About: "Jobs that handlers have, or that nodes have popped for them. A job is acknowledged, retried, or runs again if its node dies. Its run can be ended on its own page.",
 			States: []choice{{"in_flight", "in flight"}}, Orders: []choice{{"id", "id"}, {"due", "due time"}},
 			TimeName: "In flight", Empty: "No handler has a job of this queue now."},
-		{path: "blocked", Title: "Blocked", About: "Ids that ran out of retries and wait for a person. What is pushed for them is kept behind them.",
+		{path: "blocked", Title: "Blocked", About: "Ids that ran out of retries and wait for a person. Payloads that are pushed for them wait behind them.",
 			States: []choice{{"blocked", "blocked"}}, Orders: []choice{{"time", "time"}, {"id", "id"}, {"retries", "retries"}},
 			all:      map[string][]string{"blocked": {"unblock-all"}},
 			TimeName: "Blocked", Empty: "No id is blocked."},
@@ -71,12 +72,12 @@ type listBody struct {
 	First, Next string
 	Unordered   bool
 	Examined    int
-	Search      string  // what is in the box
-	Searches    bool    // there is something
-	Through     float64 // of a search: the share that was looked through
+	Search      string  // text of the box
+	Searches    bool    // the box has a search
+	Through     float64 // share of all jobs that a search has examined
 	Trouble     string  // why there is no answer
-	Some, All   []action
-	RowAction   *action // the first of Some
+	Some, All   []*actions.Action
+	RowAction   *actions.Action // the first of Some
 	Back        string
 }
 
@@ -92,11 +93,11 @@ type listRow struct {
 	Now     time.Time
 	Preview string
 	Summary string // of the error
-	Node    string // that has it, of a job in flight; "": its shard has no owner now
+	Node    string // that has a job in flight, "" if its shard has no owner now
 }
 
-// holders notes on rows of jobs in flight which node has each: the owner of its shard.
-func (d *Dashboard) holders(ctx context.Context, q *queue.Queue, rows []listRow) error {
+// addHolders adds to each row of a job in flight the node that has it, which is the owner of its shard.
+func (d *Dashboard) addHolders(ctx context.Context, q *queue.Queue, rows []listRow) error {
 	var shards []*queue.Shard
 	for _, row := range rows {
 		if s := q.Shard(row.Shard); !slices.Contains(shards, s) {
@@ -113,14 +114,16 @@ func (d *Dashboard) holders(ctx context.Context, q *queue.Queue, rows []listRow)
 	return nil
 }
 
+// listPage returns the page of a list. A refused search shows its reason on the same page, so that the person
+// can correct it.
 func (d *Dashboard) listPage(kind listKind) func(*http.Request) (view, error) {
 	return func(r *http.Request) (view, error) {
-		q, err := d.queue(r)
+		q, err := d.queueOfPath(r)
 		if err != nil {
 			return view{}, err
 		}
 		b := bodyOf(kind, q.Name, accessOf(r))
-		asked, err := b.query(r.URL.Query())
+		asked, err := b.parseQuery(r.URL.Query())
 		if err != nil {
 			return view{}, err
 		}
@@ -135,9 +138,9 @@ func (d *Dashboard) listPage(kind listKind) func(*http.Request) (view, error) {
 		if err != nil {
 			return view{}, err
 		}
-		b.fill(page, now, r.URL)
+		b.fillRows(page, now, r.URL)
 		if kind.path == "in-flight" {
-			if err := d.holders(r.Context(), q, b.Rows); err != nil {
+			if err := d.addHolders(r.Context(), q, b.Rows); err != nil {
 				return view{}, err
 			}
 		}
@@ -145,8 +148,8 @@ func (d *Dashboard) listPage(kind listKind) func(*http.Request) (view, error) {
 	}
 }
 
-// queue is the queue that the path names.
-func (d *Dashboard) queue(r *http.Request) (*queue.Queue, error) {
+// queueOfPath returns the queue that the path names.
+func (d *Dashboard) queueOfPath(r *http.Request) (*queue.Queue, error) {
 	name := r.PathValue("q")
 	if err := queue.CheckName("queue", name); err != nil {
 		return nil, web.NewProblem(http.StatusNotFound, "There is no such queue: %v.", err)
@@ -156,7 +159,7 @@ func (d *Dashboard) queue(r *http.Request) (*queue.Queue, error) {
 
 func bodyOf(kind listKind, name string, by access) *listBody {
 	v := by.Query()
-	last, _ := strconv.ParseBool(cmp.Or(v.Get("reverse"), "true")) // an error is told by query
+	last, _ := strconv.ParseBool(cmp.Or(v.Get("reverse"), "true")) // parseQuery reports the error
 	b := &listBody{
 		listKind: kind, Queue: name, Tabs: tabs{Queue: name, On: kind.path, Search: v.Get("q")}, Back: by.RequestURI(),
 		State: cmp.Or(v.Get("state"), kind.States[0].Value), By: cmp.Or(v.Get("by"), kind.Orders[0].Value),
@@ -165,8 +168,8 @@ func bodyOf(kind listKind, name string, by access) *listBody {
 	}
 	if by.mayChange {
 		b.Some = buttonsFor(browse.State(kind.States[0].Value))
-		if !b.Searches && b.From == "" && b.To == "" { // a form says state and kind of error, and nothing else that narrows a list
-			b.All = buttons(kind.all[b.State]...)
+		if !b.Searches && b.From == "" && b.To == "" { // the form carries only state and kind of error, so it cannot mean a list that is narrowed otherwise
+			b.All = buttonsOf(kind.all[b.State]...)
 		}
 	}
 	if n, err := strconv.Atoi(v.Get("limit")); err == nil && slices.Contains(b.Limits, n) {
@@ -175,10 +178,11 @@ func bodyOf(kind listKind, name string, by access) *listBody {
 	return b
 }
 
-// query is what package queue is asked: what the API would be, but numbers of retries are of
-// failures here, and a limit is one of those offered.
-func (b *listBody) query(values url.Values) (browse.Query, error) {
-	for _, name := range []string{"limit", "contains", "tag", "error"} { // of the API: here there is one box, so that nobody misses that it filters
+// parseQuery returns the query of a list. It reads parameters as the API does, with these differences. Numbers of
+// retries are numbers of failures. The search comes from a single box. A limit that the page does not offer becomes
+// the default.
+func (b *listBody) parseQuery(values url.Values) (browse.Query, error) {
+	for _, name := range []string{"limit", "contains", "tag", "error"} { // parameters of the API; the page has a single box, so that nobody overlooks a filter
 		values.Del(name)
 	}
 	if search := searchOf(b.Search); b.Searches {
@@ -186,7 +190,7 @@ func (b *listBody) query(values url.Values) (browse.Query, error) {
 			values.Set(name, text)
 		}
 		if b.State == "" && b.By == b.Orders[0].Value && b.From == "" && b.To == "" && !b.Reverse {
-			values.Del("by") // in no order, as they are stored: so Redis has the least to do
+			values.Del("by") // the order of storage costs Redis least
 		} else {
 			values.Set("by", b.By)
 		}
@@ -196,7 +200,7 @@ func (b *listBody) query(values url.Values) (browse.Query, error) {
 			if number := values.Get(field); number != "" {
 				n, err := strconv.Atoi(number)
 				if err != nil || n < 0 || n > math.MaxInt32 {
-					return browse.Query{}, web.NewProblem(http.StatusBadRequest, "%s: got %.40q, want how often a job failed, like 3.", field, number)
+					return browse.Query{}, web.NewProblem(http.StatusBadRequest, "%s: got %.40q, must be a number of failures, like 3.", field, number)
 				}
 				values.Set(field, strconv.Itoa(n-1))
 			}
@@ -214,7 +218,7 @@ func (b *listBody) query(values url.Values) (browse.Query, error) {
 	return asked, err
 }
 
-func (b *listBody) fill(page browse.Page, now time.Time, u *url.URL) {
+func (b *listBody) fillRows(page browse.Page, now time.Time, u *url.URL) {
 	for _, job := range page.Jobs {
 		b.Rows = append(b.Rows, listRow{Listed: job, Now: now, Preview: previewOf(job), Summary: summaryLine(job.Error)})
 	}
@@ -231,64 +235,63 @@ func (b *listBody) fill(page browse.Page, now time.Time, u *url.URL) {
 		b.Some = nil
 	}
 	if len(b.Some) > 0 {
-		b.RowAction = &b.Some[0]
+		b.RowAction = b.Some[0]
 	}
 }
 
-// previewBytes is how much of a payload a list shows.
+// previewBytes bounds the bytes of a payload in a list.
 const previewBytes = 120
 
-// previewOf is the beginning of a job's first payload.
+// previewOf returns the beginning of a job's first payload.
 func previewOf(job browse.Listed) string {
 	if len(job.Payloads) == 0 {
 		return ""
 	}
-	return beginning(job.Payloads[0].Data, previewBytes)
+	return summarizePayload(job.Payloads[0].Data, previewBytes)
 }
 
-// summaryLine is an error in one line: its first and its last, which is what matters of a
-// stack trace.
+// summaryLine returns the first and the last line of an error. Of a stack trace these matter most.
 func summaryLine(message string) string {
 	first, rest, more := strings.Cut(strings.TrimSpace(message), "\n")
 	if !more {
-		return clip.Text(first, errorBytes)
+		return truncate.Text(first, errorBytes)
 	}
 	last := rest[strings.LastIndexByte(rest, '\n')+1:]
-	return clip.Text(first, errorBytes) + " … " + clip.Text(strings.TrimSpace(last), errorBytes)
+	return truncate.Text(first, errorBytes) + " … " + truncate.Text(strings.TrimSpace(last), errorBytes)
 }
 
-// errorBytes is how much of a line of an error a list shows.
+// errorBytes bounds the bytes of a line of an error in a list.
 const errorBytes = 200
 
 // errorsBody is the page of a queue's errors by kind.
 type errorsBody struct {
-	Queue  string
-	Tabs   tabs
-	Places []errorPlace
-	Recent []runLine
-	Now    time.Time
-	Back   string
+	Queue    string
+	Tabs     tabs
+	Sections []errorSection
+	Recent   []runLine
+	Now      time.Time
+	Back     string
 }
 
-// errorPlace is the errors of one state.
-type errorPlace struct {
+// errorSection has the errors of a state.
+type errorSection struct {
 	Title string
 	Path  string // of the list
 	State string // the list's state, if it has several
 	Time  string // heading of the time
 	None  string // stands for an empty kind
 	browse.ErrorGroups
-	Action *action // nil: not offered
+	Action *actions.Action // nil if it is not offered
 }
 
-// asked is the kind as a query and a form name it: an empty one would mean any.
-func asked(kind string) string { return cmp.Or(kind, browse.NoKind) }
+// kindParam returns a kind of error as queries and forms name it. There the empty text would mean any kind.
+func kindParam(kind string) string { return cmp.Or(kind, browse.NoKind) }
 
-// recentFailures is how many runs the page lists.
+// recentFailures is the number of runs on the page.
 const recentFailures = 30
 
 func (d *Dashboard) errorsPage(r *http.Request) (view, error) {
-	q, err := d.queue(r)
+	q, err := d.queueOfPath(r)
 	if err != nil {
 		return view{}, err
 	}
@@ -306,11 +309,11 @@ func (d *Dashboard) errorsPage(r *http.Request) (view, error) {
 		if err != nil {
 			return view{}, err
 		}
-		one := errorPlace{place.title, place.path, place.of, place.time, place.none, groups, nil}
+		one := errorSection{place.title, place.path, place.of, place.time, place.none, groups, nil}
 		if auth.MayChange(r) {
 			one.Action = groupButton(place.action)
 		}
-		b.Places = append(b.Places, one)
+		b.Sections = append(b.Sections, one)
 	}
 	recent, err := browse.Of(q).Runs(r.Context(), browse.RunQuery{
 		Verdicts: []browse.Verdict{browse.RunFailed, browse.RunExhausted, browse.RunCrashed}, Limit: recentFailures})
@@ -324,14 +327,12 @@ func (d *Dashboard) errorsPage(r *http.Request) (view, error) {
 	return view{Page: "errors", Title: "Errors of " + q.Name, Nav: "/", Queue: q.Name, Body: b}, nil
 }
 
-// groupButton is an action on all, for the jobs of one kind of error.
-func groupButton(name string) *action {
-	a := buttons(name)[0]
-	own := *a.Action
+// groupButton returns an action on all jobs with a label for the jobs with a kind of error.
+func groupButton(name string) *actions.Action {
+	own := *actions.Named(name)
 	own.Label = "Requeue this group"
 	if name == "run-failed" {
 		own.Label = "Run this group now"
 	}
-	a.Action = &own
-	return &a
+	return &own
 }

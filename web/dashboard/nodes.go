@@ -9,6 +9,7 @@ import (
 
 	"github.com/lowkiq/lowkiq/status"
 	"github.com/lowkiq/lowkiq/web"
+	"github.com/lowkiq/lowkiq/web/actions"
 )
 
 // nodesBody is the page of the nodes.
@@ -21,16 +22,17 @@ type nodesBody struct {
 	MayChange bool // the page offers to drain
 }
 
-// nodeRow is one instance, by its lease and by gossip.
+// nodeRow is an instance, by its lease and by gossip.
 type nodeRow struct {
 	status.Node
 	Leased bool
 	Leader bool
-	Member *status.Member // nil: gossip does not know it
-	Action *action        // drain, or its undoing; nil: not now, or not offered
+	Member *status.Member  // nil if gossip does not know it
+	Action *actions.Action // drain, or its undoing; nil if it is not offered
 }
 
-// Link is where the node's own pages are, "" if it does not say.
+// Link returns the address of the node's own pages, "" if the node names none. The address comes from the lease,
+// which any client of Redis may write, so a page links only to http and https.
 func (n nodeRow) Link() string {
 	if strings.HasPrefix(n.HTTP, "http://") || strings.HasPrefix(n.HTTP, "https://") {
 		return n.HTTP
@@ -38,6 +40,8 @@ func (n nodeRow) Link() string {
 	return ""
 }
 
+// nodesView makes the page of the nodes. It shows leases and gossip side by side, because a difference between them
+// points to a network that is cut.
 func (d *Dashboard) nodesView(s *snapshot, v access) (view, error) {
 	b := nodesBody{Status: s.Status, Nodes: nodeRows(s, v.mayChange), Gossip: len(s.Members) > 0, Now: s.At, MayChange: v.mayChange}
 	for _, n := range b.Nodes {
@@ -48,7 +52,7 @@ func (d *Dashboard) nodesView(s *snapshot, v access) (view, error) {
 	return view{Page: "nodes", Title: "Nodes", Nav: "/nodes", Live: liveURL(v.URL), Body: b}, nil
 }
 
-// nodeRows joins leases and gossip: who is known to only one of them is shown as well.
+// nodeRows joins leases and gossip. It includes instances that only leases or only gossip know.
 func nodeRows(s *snapshot, mayChange bool) []nodeRow {
 	var rows []nodeRow
 	known := map[string]bool{}
@@ -64,7 +68,7 @@ func nodeRows(s *snapshot, mayChange bool) []nodeRow {
 			if n.State == status.Draining {
 				name = "undrain"
 			}
-			row.Action = &buttons(name)[0]
+			row.Action = actions.Named(name)
 		}
 		known[n.Instance] = true
 		rows = append(rows, row)
@@ -80,7 +84,7 @@ func nodeRows(s *snapshot, mayChange bool) []nodeRow {
 	return rows
 }
 
-// shownMoves is how many moves of a plan are listed one by one.
+// shownMoves bounds the moves of a plan that are listed.
 const shownMoves = 500
 
 // planBody is the page of a dry run.
@@ -94,16 +98,18 @@ type planBody struct {
 	Refused     string // why there is no plan
 }
 
-// flow is how many shards would go from one node to another.
+// flow is the number of shards that would go from a node to another.
 type flow struct {
 	From, To string
 	Shards   int
 }
 
+// planPage shows which shards would move if nodes joined or left. It is a dry run and moves nothing. A refused
+// plan is shown with its reason beside the form.
 func (d *Dashboard) planPage(r *http.Request) (view, error) {
 	values := r.URL.Query()
 	b := planBody{Add: values.Get("add"), Remove: values.Get("remove"), Asked: values.Has("add") || values.Has("remove")}
-	for _, n := range d.sampler.await(r.Context(), "", recent).Status.Nodes {
+	for _, n := range d.sampler.await(r.Context(), "", isRecent).Status.Nodes {
 		if n.State == status.Live {
 			b.Nodes = append(b.Nodes, n.Name)
 		}
@@ -116,7 +122,7 @@ func (d *Dashboard) planPage(r *http.Request) (view, error) {
 	if err == nil && b.Asked {
 		err = d.dryRun(r, &b, add, remove)
 	}
-	if err != nil && away(err) {
+	if err != nil && isRedisAway(err) {
 		return view{}, err
 	}
 	if err != nil {
@@ -128,7 +134,7 @@ func (d *Dashboard) planPage(r *http.Request) (view, error) {
 }
 
 func (d *Dashboard) dryRun(r *http.Request, b *planBody, add, remove []string) error {
-	moves, err := d.node.Cluster().Plan(r.Context(), add, remove)
+	moves, err := d.cfg.Cluster.Plan(r.Context(), add, remove)
 	b.Total, b.Flows, b.Moves = len(moves), flowsOf(moves), moves[:min(len(moves), shownMoves)]
 	return err
 }

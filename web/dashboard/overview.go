@@ -14,7 +14,7 @@ import (
 	"github.com/lowkiq/lowkiq/web"
 )
 
-// rowsPerPage is how many queues a page shows.
+// rowsPerPage is the number of queues on a page.
 const rowsPerPage = 50
 
 // overviewBody is the page at /.
@@ -27,29 +27,29 @@ type overviewBody struct {
 	Sort    string
 	Sorts   []sortLink
 	Pager   pager
-	Now     time.Time // of the snapshot; zero: nothing has been read yet
+	Now     time.Time // of the snapshot; zero if nothing has been read yet
 }
 
-// clusterLine is the cluster in one line.
+// clusterLine has the figures of the cluster in a line.
 type clusterLine struct {
 	Nodes, Draining, Gone int
 	Leader                string
 	Generation            uint64
 }
 
-// sortLink is a column by which queues can be sorted.
+// sortLink is the link that sorts queues by a column.
 type sortLink struct {
 	Title, URL string
 	On         bool
 }
 
-// sorting orders queues; those of equal figures are in order of their names.
+// sorting orders queues. Queues with equal figures are in the order of their names.
 type sorting struct {
 	key, title string
 	order      func(x, y *figures) int
 }
 
-func sortings() []sorting {
+func listSortings() []sorting {
 	largest := func(of func(*figures) int64) func(x, y *figures) int {
 		return func(x, y *figures) int { return cmp.Compare(of(y), of(x)) }
 	}
@@ -64,27 +64,29 @@ func sortings() []sorting {
 	}
 }
 
+// overviewView makes the page at / from a snapshot. Filter, order and page number come from the address, so a stream
+// sends the rows that the page shows.
 func (d *Dashboard) overviewView(s *snapshot, v access) (view, error) {
 	values := v.Query()
 	b := overviewBody{
-		Cluster: clusterOf(s), Totals: s.totals(), Chart: chartOf(s.Samples, s.At), Now: s.At,
+		Cluster: clusterOf(s), Totals: s.sumTotals(), Chart: chartOf(s.Samples, s.At), Now: s.At,
 		Filter: values.Get("q"), Sort: cmp.Or(values.Get("sort"), "name"),
 	}
 	rows, ok := sortedQueues(s.Queues, b.Filter, b.Sort)
 	if !ok {
 		return view{}, web.NewProblem(http.StatusBadRequest, "Queues are not sorted by %.40q.", b.Sort)
 	}
-	for _, one := range sortings() {
-		b.Sorts = append(b.Sorts, sortLink{one.title, "/" + query("q", b.Filter, "sort", one.key), one.key == b.Sort})
+	for _, one := range listSortings() {
+		b.Sorts = append(b.Sorts, sortLink{one.title, "/" + encodeQuery("q", b.Filter, "sort", one.key), one.key == b.Sort})
 	}
 	b.Pager = pagerOf(v.URL, values.Get("page"), len(rows), rowsPerPage)
 	b.Rows = rows[b.Pager.From:b.Pager.To]
 	return view{Page: "overview", Title: "Overview", Nav: "/", Live: liveURL(v.URL), Body: b}, nil
 }
 
-// sortedQueues are the queues whose names contain a text.
+// sortedQueues returns the queues whose names contain a text, in an order. It returns false for an unknown order.
 func sortedQueues(all []*figures, filter, by string) ([]*figures, bool) {
-	i := slices.IndexFunc(sortings(), func(s sorting) bool { return s.key == by })
+	i := slices.IndexFunc(listSortings(), func(s sorting) bool { return s.key == by })
 	if i < 0 {
 		return nil, false
 	}
@@ -94,7 +96,7 @@ func sortedQueues(all []*figures, filter, by string) ([]*figures, bool) {
 			rows = append(rows, f)
 		}
 	}
-	slices.SortStableFunc(rows, sortings()[i].order)
+	slices.SortStableFunc(rows, listSortings()[i].order)
 	return rows, true
 }
 
@@ -120,9 +122,11 @@ type pager struct {
 	Prev, Next     string // URLs; "" = there is none
 }
 
-// First is the number of the first row of the page, counted from 1.
+// First returns the number of the first row of the page, from 1.
 func (p pager) First() int { return p.From + 1 }
 
+// pagerOf returns the page that is asked for. A number beyond the last page becomes the last page, because queues
+// may have gone since the link was made.
 func pagerOf(u *url.URL, asked string, rows, perPage int) pager {
 	p := pager{Rows: rows, Pages: max(1, (rows+perPage-1)/perPage)}
 	n, err := strconv.Atoi(asked)
@@ -140,15 +144,15 @@ func pagerOf(u *url.URL, asked string, rows, perPage int) pager {
 	return p
 }
 
-// withParam is a URL of this host with one parameter changed.
+// withParam returns a URL of this host with a changed parameter.
 func withParam(u *url.URL, name, value string) string {
 	values := u.Query()
 	values.Set(name, value)
 	return u.EscapedPath() + "?" + values.Encode()
 }
 
-// query writes parameters, pairs of name and value, without the empty ones.
-func query(pairs ...string) string {
+// encodeQuery writes parameters from pairs of name and value. It leaves out empty values.
+func encodeQuery(pairs ...string) string {
 	values := url.Values{}
 	for i := 0; i+1 < len(pairs); i += 2 {
 		if pairs[i+1] != "" {
@@ -161,13 +165,13 @@ func query(pairs ...string) string {
 	return "?" + values.Encode()
 }
 
-// The chart of what is processed and failed per second: paths in a box of chartWidth x
-// chartHeight, which the page stretches.
+// The chart shows processed and failed jobs per second, as paths in a box of chartWidth x chartHeight,
+// which the page stretches.
 const (
 	chartWidth  = 1000
 	chartHeight = 100
 	chartSpan   = time.Hour
-	chartFine   = time.Minute // of which every point is kept: on a desk five of them are eight pixels wide
+	chartFine   = time.Minute // every point of it is kept; on a large screen five points are eight pixels wide
 )
 
 type chart struct {
@@ -177,7 +181,7 @@ type chart struct {
 	Since                   time.Time // of the first point
 }
 
-// Middle is the value of the line in the middle.
+// Middle returns the value of the line in the middle.
 func (c chart) Middle() float64 { return c.Top / 2 }
 
 // chartOf draws the samples of the last hour.
@@ -220,7 +224,7 @@ func pathOf(samples []sample, now time.Time, top float64, of func(rate) float64)
 	return path.String()
 }
 
-// roundUp is the next of 1, 2, 5, 10, 20, 50, …
+// roundUp returns the next number of 1, 2, 5, 10, 20, 50, …
 func roundUp(v float64) float64 {
 	unit := math.Pow(10, math.Floor(math.Log10(v)))
 	for _, step := range []float64{1, 2, 5} {

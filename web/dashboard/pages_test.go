@@ -20,13 +20,13 @@ func TestPagesOfAFilledCluster(t *testing.T) {
 		status       int
 		want         []string
 	}{
-		{"overview", "/", 200, []string{"shop", "leader <b>n1</b>", "generation 42", `href="/queues/orders/morgue" class="bad">3</a>`, "1 draining", "1 gone", `data-live="/events?of=%2F"`}},
+		{"overview", "/", 200, []string{"shop", "leader <b>n1</b>", "generation 42", `href="./queues/orders/morgue" class="bad">3</a>`, "1 draining", "1 gone", `data-live="./events?of=%2F"`}},
 		{"filter", "/?q=MAI", 200, []string{">mail</a>", `value="MAI"`}},
 		{"filter nothing", "/?q=%3Cb%3E", 200, []string{"No queue has “&lt;b&gt;” in its name"}},
 		{"sort", "/?sort=lag", 200, []string{`aria-current="true">lag`}},
 		{"sort unknown", "/?sort=colour", 400, []string{"not sorted by"}},
-		{"queue", "/queues/orders", 200, []string{"<h1>orders</h1>", "Pause…", "Run all now…", "Kill all failed…", "Delete all failed…", "n1/01J.1"}},
-		{"queue nobody handles", "/queues/mail", 200, []string{"No living node handles this queue", "queues delete mail"}},
+		{"queue", "/queues/orders", 200, []string{"<h1>orders</h1>", "<table class=\"wide stack\">\n<caption class=\"hidden\">Shards", `data-name="in flight"`, "Pause…", "Run all now…", "Kill all failed…", "Delete all failed…", "n1/01J.1"}},
+		{"queue nobody handles", "/queues/mail", 200, []string{"no live node handles it", "queues delete mail"}},
 		{"overview of queues nobody handles", "/?q=mail", 200, []string{`>mail</a> <span class="tag warn">unhandled</span>`}},
 		{"queue of many shards", "/queues/mail", 200, []string{">draining</span>", ">claiming</span>", ">unowned</span>", "nobody"}},
 		{"queue unknown", "/queues/nowhere", 404, []string{"There is no queue"}},
@@ -39,11 +39,11 @@ func TestPagesOfAFilledCluster(t *testing.T) {
 		{"jobs of an empty range", "/queues/orders/jobs?by=id&from=zz&to=zzz", 200, []string{"No job is in this range"}},
 		{"jobs page", "/queues/orders/jobs?limit=25", 200, []string{"<option selected>25"}},
 		{"jobs bad time", "/queues/orders/jobs?from=tomorrow", 400, []string{"or a time like"}},
-		{"jobs bad retries", "/queues/orders/jobs?state=retry&by=retries&to=many", 400, []string{"how often a job failed"}},
+		{"jobs bad retries", "/queues/orders/jobs?state=retry&by=retries&to=many", 400, []string{"must be a number of failures"}},
 		{"jobs bad order", "/queues/orders/jobs?by=colour", 400, []string{`by: got`}},
 		{"jobs bad state", "/queues/orders/jobs?state=morgue", 400, []string{`state: got`}},
 		{"jobs impossible", "/queues/orders/jobs?state=ready&by=retries", 400, []string{"retries sorts failed jobs"}},
-		{"jobs bad cursor", "/queues/orders/jobs?cursor=x", 400, []string{"the cursor is damaged: want one that a page has given"}},
+		{"jobs bad cursor", "/queues/orders/jobs?cursor=x", 400, []string{"the cursor is damaged: it must be the next cursor of a page"}},
 		{"in flight", "/queues/orders/in-flight", 200, []string{"<body data-again>", ">w1</a>", ">for ", `>Node</th>`, `<td class="id">n1</td>`, `<progress max="1" value="0.4" aria-label="Progress"></progress> 40 % <span class="soft">page &lt;12&gt;</span>`}},
 		{"blocked", "/queues/orders/blocked", 200, []string{">b1</a>", "Skip oldest…", "Bury…", "stuck"}},
 		{"morgue", "/queues/orders/morgue", 200, []string{">d1</a>", "Requeue all…", "Delete all…", "no &lt;b&gt;stock"}},
@@ -65,23 +65,23 @@ func TestPagesOfAFilledCluster(t *testing.T) {
 		{"job of a bad key", "/queues/orders/job?key=*", 400, []string{"names no id"}},
 		{"runs", "/queues/orders/runs", 200, []string{">f1</a>", `<span class="tag bad">exhausted</span>`, "<option>failed</option>"}},
 		{"runs of a verdict", "/queues/orders/runs?verdict=failed&contains=price", 200, []string{">f2</a>", "<option selected>failed</option>", `value="price"`}},
-		{"runs of none", "/queues/orders/runs?contains=nonsense", 200, []string{"No run that the journal has"}},
+		{"runs of none", "/queues/orders/runs?contains=nonsense", 200, []string{"The journal has no such run"}},
 		{"runs of a bad verdict", "/queues/orders/runs?verdict=%3Cb%3E", 400, []string{"&lt;b&gt;"}},
-		{"rules", "/queues/orders/rules", 200, []string{`<th scope="row">batch_size</th><td class="break"><code>3</code></td>`, `href="/queues/orders/rules?key=batch_size#set"`, "node.yaml:5:17", "fixed: the count says", `name="revision" value="0"`, "Change a rule"}},
+		{"rules", "/queues/orders/rules", 200, []string{`<th scope="row">batch_size</th><td class="break"><code>3</code></td>`, `href="./queues/orders/rules?key=batch_size#set"`, "node.yaml:5:17", "fixed: the count says", `name="revision" value="0"`, "Change a rule"}},
 		{"rules to be changed", "/queues/orders/rules?key=batch_size", 200, []string{"<option selected>batch_size</option>", `name="value" value="3" required autofocus`}},
 		{"rules elsewhere", "/queues/mail/rules", 200, []string{"This node does not handle the queue"}},
-		{"days", "/queues/orders/days", 200, []string{"Nothing was counted"}},
-		{"events", "/watch", 200, []string{"What happens while this page is open"}},
+		{"days", "/queues/orders/days", 200, []string{"No process counted anything"}},
+		{"events", "/watch", 200, []string{"Events while this page is open"}},
 		{"changes", "/changes", 200, []string{"None."}},
 		{"changes of a queue", "/changes?queue=orders&user=ann", 200, []string{"None of these.", `value="ann"`}},
 		{"job that can be tracked", "/queues/orders/job?id=f1", 200, []string{"<button>Track</button>"}},
 		{"shards", "/shards", 200, []string{">A</span> n1", "n1 1, n2 1, 1 moving, 3 without an owner", `class="cell claiming" title="mail/2: to be claimed by n1"`}},
 		{"nodes", "/nodes", 200, []string{"n1/01J.1", "Drain…", "Undo drain…", ">dead</span>", `<a href="http://127.0.0.1:7948">`, "<b>leader</b>", "another &lt;host&gt; cannot be reached."}},
-		{"recurring", "/recurring", 200, []string{"<body data-again>", `<a href="/recurring/report">report</a>`, "at 06:00, Monday to Friday, Europe/Berlin", "every 24h <span class=\"soft\">+ up to 1m</span>", "none yet", "Run now…", "Pause…", "Remove…", `<h2 id="add">Add</h2>`}},
+		{"recurring", "/recurring", 200, []string{"<body data-again>", `<a href="./recurring/report">report</a>`, "at 06:00, Monday to Friday, Europe/Berlin", "every 24h <span class=\"soft\">+ up to 1m</span>", "none yet", "Run now…", "Pause…", "Remove…", `<h2 id="add">Add</h2>`}},
 		{"recurring one of a file", "/recurring/report", 200, []string{"<h1>report</h1>", "<dt>Cron</dt><dd class=\"id\">0 6 * * 1-5</dd>", "<dt>From</dt><dd>file</dd>", "&lt;/pre&gt;&lt;b&gt;{tick}", "The next times", `<h2 id="edit">Change it</h2>`, `value="Europe/Berlin"`}},
 		{"recurring one of run time", "/recurring/sync", 200, []string{"every 24h, up to 1m later", "Remove…", "tag: vip", "<dt>From</dt><dd>run time</dd>"}},
-		{"recurring unknown", "/recurring/nobody", 404, []string{"nothing recurs by this name"}},
-		{"plan unasked", "/plan", 200, []string{"it moves nothing", "Live are n1"}},
+		{"recurring unknown", "/recurring/nobody", 404, []string{"there is no recurring entry with this name"}},
+		{"plan unasked", "/plan", 200, []string{"moves nothing", "Live are n1"}},
 		{"plan", "/plan?add=n6,n7", 200, []string{"2 shards would move", "owner above its share"}},
 		{"plan of nothing", "/plan?add=&remove=", 200, []string{"Nothing would move"}},
 		{"plan unknown", "/plan?remove=n5", 400, []string{"unknown node &#34;n5&#34;"}},
@@ -89,10 +89,11 @@ func TestPagesOfAFilledCluster(t *testing.T) {
 		{"redis", "/redis", 200, []string{"Version", "noeviction", "standalone", "Commands per second"}},
 		{"nowhere", "/no/such/page", 404, []string{"Nothing is at /no/such/page"}},
 		{"search of nothing", "/search?queue=&id=", 400, []string{"No id is named"}},
+		{"search of no whole id", "/search?q=nobody", 404, []string{"No queue has this id", "finds parts of ids", `href="./?q=nobody"`}},
 		{"search of nobody", "/search?id=nobody", 404, []string{"No queue has this id"}},
 		{"one vocabulary", "/", 200, []string{"<dt>Ready</dt>", "<dt>Scheduled</dt>", "<dt>Retry</dt>", "<dt>In flight</dt>", "<dt>Blocked</dt>", "<dt>Morgue</dt>"}},
-		{"result", "/result?done=delete&queue=orders&changed=3&skipped=1&back=//example.com", 200, []string{"<h1>Done</h1>", "3 jobs deleted, of queue <b>orders</b>", "1 job was not changed", `href="/"`}},
-		{"result unknown", "/result?done=x", 404, []string{"nothing that can be done here"}},
+		{"result", "/result?done=delete&queue=orders&changed=3&skipped=1&back=//example.com", 200, []string{"<h1>Done</h1>", "3 jobs deleted, of queue <b>orders</b>", "1 job was not changed", `href="./"`}},
+		{"result unknown", "/result?done=x", 404, []string{"is no action of these pages"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			expect(t, w.get(c.target), c.status, c.want...)
@@ -121,8 +122,8 @@ func TestPagesOfAnEmptyQueue(t *testing.T) {
 		"/queues/orders/in-flight":   "No handler has a job",
 		"/queues/orders/blocked":     "No id is blocked",
 		"/queues/orders/morgue":      "The morgue is empty",
-		"/queues/orders/errors":      "None that the journal has",
-		"/queues/orders/job?id=f1":   "No run that the journal has",
+		"/queues/orders/errors":      "The journal has none",
+		"/queues/orders/job?id=f1":   "The journal has no such run",
 		"/shards":                    "orders",
 		"/queues/orders/jobs?by=due": "No job waits here",
 	} {
@@ -180,7 +181,7 @@ func TestPagesGoThroughAList(t *testing.T) {
 		}
 		next = ""
 		if _, rest, ok := strings.Cut(body, `>⇤ First page</`); ok {
-			if _, rest, ok = strings.Cut(rest, `<a href="`); ok && strings.Contains(rest, `rel="next"`) {
+			if _, rest, ok = strings.Cut(rest, `<a href=".`); ok && strings.Contains(rest, `rel="next"`) {
 				next, _, _ = strings.Cut(rest, `"`)
 				next = strings.ReplaceAll(next, "&amp;", "&")
 			}
@@ -203,7 +204,7 @@ func TestLogOutIsForSessions(t *testing.T) {
 		answer := httptest.NewRecorder()
 		node.ServeHTTP(answer, c.r.WithContext(t.Context()))
 		expect(t, answer, 200)
-		if got := strings.Contains(answer.Body.String(), `action="/logout" method="post"`); got != c.want {
+		if got := strings.Contains(answer.Body.String(), `action="./logout" method="post"`); got != c.want {
 			t.Errorf("%s: got a button to log out: %t, want %t", c.name, got, c.want)
 		}
 	}
@@ -255,7 +256,7 @@ func TestWrongMethods(t *testing.T) {
 func TestSearch(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).fill()
-	for asked, want := range map[string]string{"queue=orders&id=a+b%2Fc": "/queues/orders/job?id=a+b%2Fc", "id=f1": jobLink("orders", "f1"), "queue=orders&id=": "/queues/orders", "queue=a&id=": "/?q=a"} {
+	for asked, want := range map[string]string{"queue=orders&id=a+b%2Fc": "/queues/orders/job?id=a+b%2Fc", "id=f1": jobLink("orders", "f1"), "queue=orders&id=": "/queues/orders", "queue=a&id=": "/?q=a", "q=orders": "/queues/orders", "q=+f1+": jobLink("orders", "f1")} {
 		answer := w.get("/search?" + asked)
 		if got := answer.Header().Get("Location"); answer.Code != http.StatusSeeOther || got != want {
 			t.Errorf("%s: got %d to %q, want 303 to %q", asked, answer.Code, got, want)

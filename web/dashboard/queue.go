@@ -8,9 +8,10 @@ import (
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/status"
 	"github.com/lowkiq/lowkiq/web"
+	"github.com/lowkiq/lowkiq/web/actions"
 )
 
-// shardsPerPage is how many shards a table shows.
+// shardsPerPage is the number of shards in a table.
 const shardsPerPage = 100
 
 // queueBody is the page of a queue.
@@ -21,42 +22,44 @@ type queueBody struct {
 	Owners  []ownerCount
 	Rows    []shardRow
 	Pager   pager
-	Actions []action
+	Actions []*actions.Action
 	Now     time.Time
 	Ticker  ticker
 	Days    *daysBody // nil if there is nothing to draw, or it cannot be read
 }
 
-// tabs are the pages of a queue; On is the one that is shown.
+// tabs are the pages of a queue. On names the page that is shown.
 type tabs struct {
 	Queue, On string
-	Search    string // what is in the box of a list: the other lists are searched for it, too
+	Search    string // text of the search box; it is kept on the other lists
 }
 
-// shardRow is one shard.
+// shardRow is a shard.
 type shardRow struct {
 	Index int
 	shardFigures
 	Node string // of the owner
 }
 
-// ownerCount is how many shards of a queue a node owns.
+// ownerCount is the number of shards of a queue that a node owns.
 type ownerCount struct {
 	Node   string
 	Shards int
 }
 
+// queuePage shows a queue. Unlike the other live pages it may read the figures itself, and then shares them with all
+// pages. The days are an extra, and the page is shown without them if they cannot be read.
 func (d *Dashboard) queuePage(r *http.Request) (view, error) {
 	name := r.PathValue("q")
-	s := d.sampler.await(r.Context(), name, recent)
+	s := d.sampler.await(r.Context(), name, isRecent)
 	known := s.queue(name)
 	if known == nil || known.Entry.Shards <= chunkShards {
-		// One round trip: after an action the page must not show what was before.
+		// After an action the page must not show older figures. Reading so few shards is cheap.
 		fresh, err := d.source.figures(r.Context(), name)
 		if err != nil {
 			return view{}, unknownQueue(name, err)
 		}
-		s = d.sampler.learn(fresh)
+		s = d.sampler.learnFigures(fresh)
 	}
 	v, err := d.queueView(s, accessOf(r))
 	if b, is := v.Body.(queueBody); err == nil && is {
@@ -70,11 +73,12 @@ func (d *Dashboard) queuePage(r *http.Request) (view, error) {
 
 func unknownQueue(name string, err error) error {
 	if err == lowkiq.ErrUnknownQueue {
-		return web.NewProblem(http.StatusNotFound, "There is no queue %q: it has never been registered in this cluster.", name)
+		return web.NewProblem(http.StatusNotFound, "There is no queue %q. It was never registered in this cluster, or was deleted.", name)
 	}
 	return err
 }
 
+// queueView makes the page of a queue from a snapshot. queuePage and the stream of the page both use it.
 func (d *Dashboard) queueView(s *snapshot, v access) (view, error) {
 	name := strings.TrimPrefix(v.Path, "/queues/")
 	f := s.queue(name)
@@ -91,12 +95,12 @@ func (d *Dashboard) queueView(s *snapshot, v access) (view, error) {
 		if f.Entry.Paused {
 			first = "resume"
 		}
-		b.Actions = buttons(first, "run-all", "kill-failed", "delete-failed")
+		b.Actions = buttonsOf(first, "run-all", "kill-failed", "delete-failed")
 	}
 	return view{Page: "queue", Title: name, Nav: "/", Queue: name, Live: liveURL(v.URL), Body: b}, nil
 }
 
-// nodeOf is the node of an instance's name, <node>/<boot>.<n>.
+// nodeOf returns the node of an instance's name, <node>/<boot>.<n>.
 func nodeOf(instance string) string {
 	if slash := strings.LastIndexByte(instance, '/'); slash > 0 {
 		return instance[:slash]
@@ -104,7 +108,7 @@ func nodeOf(instance string) string {
 	return instance
 }
 
-// ownersOf counts shards by owner, in order of the owners' names; "" is none.
+// ownersOf counts shards by owner, in the order of the owners' names. "" stands for no owner.
 func ownersOf(shards []shardFigures) []ownerCount {
 	counts := map[string]int{}
 	for _, s := range shards {
@@ -117,7 +121,7 @@ func ownersOf(shards []shardFigures) []ownerCount {
 	return all
 }
 
-// holder is the live node that has the shard.
+// holder returns the live node that has the shard, "" if none has.
 func (s shardFigures) holder() string {
 	if s.State == status.Owned || s.State == status.Leaving {
 		return nodeOf(s.Owner.Instance)

@@ -3,7 +3,6 @@ package dashboard
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -13,43 +12,19 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lowkiq/lowkiq/queue/browse"
-	"github.com/lowkiq/lowkiq/queue/changes"
 	"github.com/lowkiq/lowkiq/queue/recurring"
 	"github.com/lowkiq/lowkiq/web"
+	"github.com/lowkiq/lowkiq/web/actions"
 	"github.com/lowkiq/lowkiq/web/auth"
 )
-
-// recurs is what a button does to something that recurs.
-type recurs func(b *recurring.Book, ctx context.Context, name string) error
-
-// recurringActions are those buttons.
-func recurringActions() []action {
-	run := func(b *recurring.Book, ctx context.Context, name string) error {
-		result, err := b.Run(ctx, name)
-		return cmp.Or(err, result.Err)
-	}
-	return []action{
-		{recurs: (*recurring.Book).Pause, Action: &browse.Action{Name: "pause recurring", Label: "Pause", Done: "is paused.",
-			About: "Its ticks go by until it is resumed; those are not caught up. It stays paused when nodes start anew."}},
-		{recurs: (*recurring.Book).Resume, Action: &browse.Action{Name: "resume recurring", Label: "Resume", Done: "goes on with its next tick.",
-			About: "It is pushed again from its next tick on."}},
-		{recurs: run, Action: &browse.Action{Name: "run recurring", Label: "Run now", Done: "was pushed.",
-			About: "Its job is pushed once more, now. Its ticks come as they would."}},
-		{recurs: (*recurring.Book).Reset, Action: &browse.Action{Name: "reset recurring", Label: "Reset", Done: "is as its file says.",
-			About: "What was changed at run time ends: it is as the file of the node that started last has it. A pause stays."}},
-		{recurs: (*recurring.Book).Remove, Action: &browse.Action{Name: "remove recurring", Label: "Remove", Done: "is removed.", Destroys: true,
-			About: "It is pushed no more. What was pushed stays."}},
-	}
-}
 
 // recurringRow is an entry as pages show it.
 type recurringRow struct {
 	recurring.Entry
-	Actions []action // that are offered
+	Actions []*actions.Action // that are offered
 }
 
-// Word is for how it is, if it is not as it should be; Class goes with it.
+// Word returns a word for the trouble of the entry, "" if it has none. Class goes with it.
 func (r recurringRow) Word() string {
 	switch {
 	case r.Schedule == "":
@@ -64,7 +39,7 @@ func (r recurringRow) Word() string {
 	return ""
 }
 
-// Class is that of the word.
+// Class returns the class of the word.
 func (r recurringRow) Class() string {
 	if r.Paused {
 		return "warn"
@@ -72,13 +47,13 @@ func (r recurringRow) Class() string {
 	return "bad"
 }
 
-// Link is the page of the entry.
+// Link returns the path of the entry's page.
 func (r recurringRow) Link() string { return recurringPath + "/" + url.PathEscape(r.Name) }
 
-// PayloadText is the payload as it is.
+// PayloadText returns the payload as it is.
 func (r recurringRow) PayloadText() string { return string(r.Payload) }
 
-// Headers are those of a push, by name.
+// Headers returns the headers of a push, by name.
 func (r recurringRow) Headers() (list []string) {
 	for _, name := range slices.Sorted(maps.Keys(r.Header)) {
 		list = append(list, name+": "+r.Header[name])
@@ -88,56 +63,70 @@ func (r recurringRow) Headers() (list []string) {
 
 const recurringPath = "/recurring"
 
-// recurringForm is what a person fills in.
-type recurringForm struct{ Name, Cron, Zone, Every, Offset, Jitter, Queue, ID, Payload, Missed string }
-
-func formOfSpec(e *recurring.Entry) recurringForm {
-	text := func(d recurring.Duration) string {
-		if d == 0 {
-			return ""
-		}
-		return d.String()
-	}
-	return recurringForm{e.Name, e.Cron, e.Zone, text(e.Every), text(e.Offset), text(e.Jitter), e.Queue, e.ID, string(e.Payload), string(e.Spec.Missed)}
+// recurringForm has the texts that a person fills in, by the names of the fields of a Spec.
+type recurringForm struct {
+	Name string
+	Text map[string]string
 }
 
-// spec is what a form says. What it has no field for stays as it was.
-func (f recurringForm) spec(was recurring.Spec) (recurring.Spec, error) {
-	s := recurring.Spec{Cron: f.Cron, Zone: f.Zone, Queue: f.Queue, ID: f.ID, Missed: recurring.Missed(f.Missed), Header: was.Header}
-	if s.Missed == recurring.All {
-		s.Backlog = was.Backlog
-	}
-	for _, of := range []struct {
-		name, text string
-		to         *recurring.Duration
-	}{{"every", f.Every, &s.Every}, {"offset", f.Offset, &s.Offset}, {"jitter", f.Jitter, &s.Jitter}} {
-		if of.text == "" {
-			continue
-		}
-		if err := of.to.UnmarshalText([]byte(of.text)); err != nil {
-			return s, web.NewProblem(http.StatusBadRequest, "%s: %v", of.name, err)
+// recurringInput is a field of the form.
+type recurringInput struct {
+	recurring.Field
+	Text string
+}
+
+// Inputs returns the fields of the form.
+func (f recurringForm) Inputs() (all []recurringInput) {
+	for _, field := range recurring.Fields() {
+		if field.IsText() {
+			all = append(all, recurringInput{field, f.Text[field.Name]})
 		}
 	}
-	if f.Payload != "" {
-		s.Payload = json.RawMessage(f.Payload)
+	return all
+}
+
+// Label returns the name of the input for people.
+func (i recurringInput) Label() string { return strings.ToUpper(i.Name[:1]) + i.Name[1:] }
+
+func formOfSpec(e *recurring.Entry) recurringForm {
+	form := recurringForm{e.Name, map[string]string{}}
+	for _, field := range recurring.Fields() {
+		form.Text[field.Name] = field.Text(&e.Spec)
+	}
+	return form
+}
+
+// toSpec returns the Spec of a form. Fields that are not in the form stay as they were.
+func (f recurringForm) toSpec(was recurring.Spec) (recurring.Spec, error) {
+	s := was
+	for _, field := range recurring.Fields() {
+		if field.IsText() {
+			if err := field.SetText(&s, f.Text[field.Name]); err != nil {
+				return s, err
+			}
+		}
+	}
+	if s.Missed != recurring.All {
+		s.Backlog = 0 // it belongs to the rule all
 	}
 	return s, nil
 }
 
-// recurringBody is the page of all that recurs, or of one entry.
+// recurringBody is the page of all recurring entries, or of a single entry.
 type recurringBody struct {
 	Rows      []recurringRow
-	One       *recurringRow // of the page of one
+	One       *recurringRow // on the page of a single entry
 	Next      []time.Time
 	Form      recurringForm
-	Missed    []recurring.Missed
 	Queues    []string // that are registered
-	Trouble   string   // why what the form said was not done
+	Trouble   string   // why the form was refused
 	MayChange bool
 	Now       time.Time
 	Back      string
 }
 
+// rowOf returns an entry with the actions that are possible for it. An unreadable entry can be neither run nor paused.
+// An entry of a file cannot be removed here, because it would come back with the file.
 func (d *Dashboard) rowOf(e recurring.Entry, mayChange, whole bool) recurringRow {
 	row := recurringRow{Entry: e}
 	if !mayChange {
@@ -153,12 +142,12 @@ func (d *Dashboard) rowOf(e recurring.Entry, mayChange, whole bool) recurringRow
 	if e.Origin == recurring.AtRunTime {
 		names = append(names, "remove recurring")
 	}
-	row.Actions = buttons(names...)
+	row.Actions = buttonsOf(names...)
 	return row
 }
 
 func (d *Dashboard) recurringPage(r *http.Request) (view, error) {
-	return d.recurringView(r, recurringForm{Missed: string(recurring.One), Queue: r.URL.Query().Get("queue")}, "")
+	return d.recurringView(r, recurringForm{Text: map[string]string{"queue": r.URL.Query().Get("queue")}}, "")
 }
 
 func (d *Dashboard) recurringView(r *http.Request, form recurringForm, trouble string) (view, error) {
@@ -177,7 +166,7 @@ func (d *Dashboard) oneRecurringPage(r *http.Request) (view, error) {
 	return d.oneRecurringView(r, nil, "")
 }
 
-// oneRecurringView is the page of one entry; with what a form said that was refused, if there is some.
+// oneRecurringView returns the page of an entry. If a form was refused, the page shows it again.
 func (d *Dashboard) oneRecurringView(r *http.Request, form *recurringForm, trouble string) (view, error) {
 	name, book := r.PathValue("entry"), recurring.Of(d.client)
 	e, err := book.Entry(r.Context(), name)
@@ -198,9 +187,9 @@ func (d *Dashboard) oneRecurringView(r *http.Request, form *recurringForm, troub
 	return d.recurringShown(r, b, view{Page: "entry", Title: name})
 }
 
-// recurringShown fills in what both pages have.
+// recurringShown fills in the fields that both pages have.
 func (d *Dashboard) recurringShown(r *http.Request, b recurringBody, v view) (view, error) {
-	b.Missed, b.MayChange = []recurring.Missed{recurring.One, recurring.None, recurring.All}, auth.MayChange(r)
+	b.MayChange = auth.MayChange(r)
 	registered, err := d.client.Registry().Entries(r.Context())
 	if err != nil {
 		return view{}, err
@@ -213,45 +202,42 @@ func (d *Dashboard) recurringShown(r *http.Request, b recurringBody, v view) (vi
 	return v, nil
 }
 
-// addRecurring and editRecurring do what the forms of these pages say.
+// addRecurring and editRecurring submit the forms of these pages.
 func (d *Dashboard) addRecurring(w http.ResponseWriter, r *http.Request) {
 	d.setRecurring(w, r, func(r *http.Request, form recurringForm) error {
-		spec, err := form.spec(recurring.Spec{})
-		if err != nil {
-			return err
+		spec, err := form.toSpec(recurring.Spec{})
+		if err == nil {
+			_, err = d.operator.AddEntry(r.Context(), auth.Who(r), form.Name, spec)
 		}
-		return recurring.Of(d.client).Add(r.Context(), form.Name, spec)
-	}, "add recurring", func(r *http.Request, form recurringForm, trouble string) (view, error) {
-		return d.recurringView(r, form, trouble)
-	})
+		return err
+	}, d.recurringView)
 }
 
 func (d *Dashboard) editRecurring(w http.ResponseWriter, r *http.Request) {
 	d.setRecurring(w, r, func(r *http.Request, form recurringForm) error {
-		return recurring.Of(d.client).Edit(r.Context(), form.Name, func(spec *recurring.Spec) error {
-			edited, err := form.spec(*spec)
-			*spec = edited
+		_, err := d.operator.EditEntry(r.Context(), auth.Who(r), form.Name, func(spec *recurring.Spec) (err error) {
+			*spec, err = form.toSpec(*spec)
 			return err
 		})
-	}, "edit recurring", func(r *http.Request, form recurringForm, trouble string) (view, error) {
+		return err
+	}, func(r *http.Request, form recurringForm, trouble string) (view, error) {
 		return d.oneRecurringView(r, &form, trouble)
 	})
 }
 
-// setRecurring reads a form, does what it says, and writes it down; what is refused is shown again.
-func (d *Dashboard) setRecurring(w http.ResponseWriter, r *http.Request, set func(*http.Request, recurringForm) error, action string, refused func(*http.Request, recurringForm, string) (view, error)) {
-	d.page(func(r *http.Request) (view, error) {
-		r.Body = http.MaxBytesReader(w, r.Body, formBytes)
-		if err := r.ParseForm(); web.Busy(err) {
-			return view{}, web.NewProblem(http.StatusServiceUnavailable, "Nothing was changed: %v.", err)
-		} else if err != nil {
-			return view{}, web.NewProblem(http.StatusBadRequest, "The form cannot be read: %v.", err)
+// setRecurring reads and submits a form. If the form is refused, the page shows it again with the reason and with what
+// the person has typed. Other errors, such as a Redis that does not answer, get the page of an error.
+func (d *Dashboard) setRecurring(w http.ResponseWriter, r *http.Request, set func(*http.Request, recurringForm) error,
+	refused func(*http.Request, recurringForm, string) (view, error)) {
+	d.handlePage(func(r *http.Request) (view, error) {
+		if _, err := readForm(w, r); err != nil {
+			return view{}, err
 		}
-		get := func(name string) string { return strings.TrimSpace(r.PostForm.Get(name)) }
-		form := recurringForm{
-			Name: cmp.Or(r.PathValue("entry"), get("name")), Cron: get("cron"), Zone: get("zone"), Every: get("every"), Offset: get("offset"), Jitter: get("jitter"),
-			Queue: get("queue"), ID: r.PostForm.Get("id"), Payload: get("payload"), Missed: get("missed"),
+		form := recurringForm{cmp.Or(r.PathValue("entry"), strings.TrimSpace(r.PostForm.Get("name"))), map[string]string{}}
+		for _, field := range recurring.Fields() {
+			form.Text[field.Name] = strings.TrimSpace(r.PostForm.Get(field.Name))
 		}
+		form.Text["id"] = r.PostForm.Get("id")
 		if err := set(r, form); err != nil {
 			p := web.ProblemOf(err)
 			if p.Status >= http.StatusInternalServerError || errors.Is(err, recurring.ErrUnknown) {
@@ -261,11 +247,6 @@ func (d *Dashboard) setRecurring(w http.ResponseWriter, r *http.Request, set fun
 			v.Status = p.Status
 			return v, err
 		}
-		line := changes.Line{Action: action, Queue: form.Queue, Target: form.Name}
-		if e, err := recurring.Of(d.client).Entry(r.Context(), form.Name); err == nil {
-			line.New, _ = json.Marshal(e.Spec) // it was read from JSON
-		}
-		web.WriteDown(d.node, d.cfg.Log, r, line)
 		return view{Redirect: recurringPath + "/" + url.PathEscape(form.Name)}, nil
 	})(w, r)
 }

@@ -25,7 +25,7 @@ func TestRecurringButtons(t *testing.T) {
 	if w.entry("report").Paused {
 		t.Error("got it paused by the question alone")
 	}
-	expect(t, w.follow(w.post("/do", "do", "pause recurring", "entry", "report", "back", "/recurring")), 200, "<b>report</b> is paused.", `href="/recurring"`)
+	expect(t, w.follow(w.post("/do", "do", "pause recurring", "entry", "report", "back", "/recurring")), 200, "<b>report</b> is paused.", `href="./recurring"`)
 	if !w.entry("report").Paused {
 		t.Error("got it not paused")
 	}
@@ -33,11 +33,11 @@ func TestRecurringButtons(t *testing.T) {
 	expect(t, w.follow(w.post("/do", "do", "resume recurring", "entry", "report")), 200, "goes on with its next tick")
 	expect(t, w.follow(w.post("/do", "do", "run recurring", "entry", "sync")), 200, "<b>sync</b> was pushed")
 	expect(t, w.get("/queues/mail/jobs"), 200, ">sync</a>")
-	expect(t, w.post("/do", "do", "remove recurring", "entry", "report"), 200, "It did not go through", "it is from the file of a node")
+	expect(t, w.post("/do", "do", "remove recurring", "entry", "report"), 200, "It did not go through", "it comes from the file of a node")
 	expect(t, w.post("/confirm", "do", "remove recurring", "entry", "sync"), 200, "Remove sync", "This cannot be undone")
-	expect(t, w.follow(w.post("/do", "do", "remove recurring", "entry", "sync", "back", "/recurring/sync")), 200, "<b>sync</b> is removed", `href="/recurring"`)
-	expect(t, w.get("/recurring/sync"), 404, "nothing recurs by this name")
-	expect(t, w.post("/confirm", "do", "pause recurring", "entry", "nobody"), 404, "nothing recurs by this name")
+	expect(t, w.follow(w.post("/do", "do", "remove recurring", "entry", "sync", "back", "/recurring/sync")), 200, "<b>sync</b> is removed", `href="./recurring"`)
+	expect(t, w.get("/recurring/sync"), 404, "there is no recurring entry with this name")
+	expect(t, w.post("/confirm", "do", "pause recurring", "entry", "nobody"), 404, "there is no recurring entry with this name")
 	expect(t, w.post("/confirm", "do", "pause recurring", "entry", "<b>"), 400, "use letters")
 	lines, _, err := changes.In(w.client.DB()).Read(t.Context(), changes.Query{})
 	must(t, err)
@@ -59,9 +59,9 @@ func TestRecurringForms(t *testing.T) {
 		t.Errorf("got %+v", e)
 	}
 	for name, form := range map[string][]string{
-		"409 by this name already":       {"name", "often", "every", "1s", "queue", "orders"},
+		"409 there is a recurring entry": {"name", "often", "every", "1s", "queue", "orders"},
 		"400 never comes":                {"name", "x", "cron", "0 0 31 2 *", "queue", "orders"},
-		"400 is no duration":             {"name", "x", "every", "now & then", "queue", "orders"},
+		"400 is not a duration":          {"name", "x", "every", "now & then", "queue", "orders"},
 		"400 want JSON":                  {"name", "x", "every", "1s", "queue", "orders", "payload", "</textarea><b>"},
 		"404 unknown queue":              {"name", "x", "every", "1s", "queue", "nowhere"},
 		"400 want cron, as in":           {"name", "x", "queue", "orders"},
@@ -81,7 +81,7 @@ func TestRecurringForms(t *testing.T) {
 	expect(t, w.post("/recurring/sync", "every", "1s", "jitter", "1s", "queue", "orders"), 400, "jitter 1s: want 0 or more", "<h1>sync</h1>")
 	expect(t, w.follow(w.post("/recurring/report", "cron", "@daily", "queue", "mail")), 200, "edited at run time", "Reset…")
 	expect(t, w.follow(w.post("/do", "do", "reset recurring", "entry", "report")), 200, "is as its file says")
-	expect(t, w.post("/recurring/nobody", "every", "1s", "queue", "orders"), 404, "nothing recurs by this name")
+	expect(t, w.post("/recurring/nobody", "every", "1s", "queue", "orders"), 404, "there is no recurring entry with this name")
 	if e := w.entry("report"); e.Edited || time.Until(*e.Next) < 0 {
 		t.Errorf("got %+v, want it as its file says", e)
 	}

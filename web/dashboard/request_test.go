@@ -11,6 +11,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/web/actions"
 )
 
 // stateOf is where an id is, "" if it is nowhere.
@@ -77,7 +78,7 @@ func TestButtonsOnJobs(t *testing.T) {
 			for _, id := range c.ids {
 				form = append(form, "key", keyOf(id))
 			}
-			expect(t, w.post("/confirm", form...), 200, "<h1>"+c.question, `action="/do"`, `href="/queues/orders/jobs"`)
+			expect(t, w.post("/confirm", form...), 200, "<h1>"+c.question, `action="./do"`, `href="./queues/orders/jobs"`)
 			if got := w.stateOf(c.id); got != c.before {
 				t.Fatalf("after the question: got %s in state %q, want %q", c.id, got, c.before)
 			}
@@ -104,25 +105,13 @@ func TestFailedAndDue(t *testing.T) {
 		t.Fatalf("run now: got %d, %v, want 2", n, err)
 	}
 	w.settle("orders")
-	const link = `href="/queues/orders/jobs?state=%s"%s>%d</a>`
+	const link = `href="./queues/orders/jobs?state=%s"%s>%d</a>`
 	expect(t, w.get("/"), 200, fmt.Sprintf(link, "failed", ` class="warn"`, 2))
 	expect(t, w.get("/queues/orders"), 200, fmt.Sprintf(link, "failed", "", 2), fmt.Sprintf(link, "retry", "", 0))
 	expect(t, w.get("/queues/orders/jobs?state=failed"), 200, ">f1</a>", ">f2</a>")
 	expect(t, w.get("/queues/orders/errors"), 200, "no price", "no stock")
 	expect(t, w.post("/confirm", "do", "kill-failed", "queue", "orders", "back", "/queues/orders"), 200, "Kill all failed: 2 jobs of queue orders?")
 	expect(t, w.follow(w.post("/do", "do", "kill-failed", "queue", "orders", "back", "/")), 200, "2 jobs sent to the morgue")
-}
-
-// Every action has its words, a name of its own, and a row above if it is about jobs.
-func TestActionsAreSound(t *testing.T) {
-	t.Parallel()
-	seen := map[string]bool{}
-	for _, a := range actions() {
-		if seen[a.Name] || a.Label == "" || a.Done == "" || a.About == "" || a.OnJobs() != (len(a.States) > 0) {
-			t.Errorf("action %q: got twice, or without its words or states", a.Name)
-		}
-		seen[a.Name] = true
-	}
 }
 
 func TestRowButton(t *testing.T) {
@@ -207,7 +196,7 @@ func TestPauseAndResume(t *testing.T) {
 		if got := entries["orders"].Paused; got != c.paused {
 			t.Errorf("%s: got paused %t, want %t", c.action, got, c.paused)
 		}
-		if got := strings.Contains(w.get("/queues/orders").Body.String(), "This queue is paused"); got != c.paused {
+		if got := strings.Contains(w.get("/queues/orders").Body.String(), "it is paused: pushes"); got != c.paused {
 			t.Errorf("%s: got the page to say paused %t, want %t", c.action, got, c.paused)
 		}
 	}
@@ -223,19 +212,19 @@ func TestDrain(t *testing.T) {
 	if w.drains.Load() != 0 {
 		t.Error("got a drain by the question alone")
 	}
-	expect(t, w.follow(w.post("/do", "do", "drain", "node", "n1")), 200, "n1/01J.1", "gives its shards away")
-	expect(t, w.follow(w.post("/do", "do", "undrain", "node", "n1")), 200, "may own shards again")
+	expect(t, w.follow(w.post("/do", "do", "drain", "node", "n1")), 200, "n1/01J.1", "to give its shards away", "It has none left")
+	expect(t, w.follow(w.post("/do", "do", "undrain", "node", "n1")), 200, "It may own some again")
 	expect(t, w.post("/do", "do", "drain", "node", "n2"), 200, "It did not go through", "nobody listens")
 }
 
 func TestBulkOffersToGoOn(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).fill()
-	a, _ := actionNamed("requeue-all")
-	part := result{request: request{action: a, Queue: "orders", SoFar: 5, Cursor: "abc", Back: "/"}, Changed: 10_000, Left: 90_000}
+	a := actions.Named("requeue-all")
+	part := result{request: request{Action: a, Queue: "orders", SoFar: 5, Cursor: "abc", Back: "/"}, Changed: 10_000, Left: 90_000}
 	answer := httptest.NewRecorder()
-	w.pages.show(answer, httptest.NewRequest(http.MethodPost, "/do", nil), part.view())
-	expect(t, answer, 200, "Not all is done yet", "10,005 jobs requeued", "90,000 jobs have not been looked at", "Go on with 90,000 jobs", `name="cursor" value="abc"`, `name="sofar" value="10005"`)
+	w.pages.writePage(answer, httptest.NewRequest(http.MethodPost, "/do", nil), part.toView())
+	expect(t, answer, 200, "Not all is done yet", "10,005 jobs requeued", "90,000 jobs have not been examined", "Go on with 90,000 jobs", `name="cursor" value="abc"`, `name="sofar" value="10005"`)
 	expect(t, w.post("/do", "do", "requeue-all", "queue", "orders", "cursor", "not a cursor", "sofar", "7"), 200, "It did not go through", "7 jobs requeued")
 }
 
@@ -252,8 +241,8 @@ func TestImpossibleRequests(t *testing.T) {
 		want   string
 		form   []string
 	}{
-		{"nothing", 400, "nothing that can be done", nil},
-		{"unknown", 400, "nothing that can be done", []string{"do", "explode", "queue", "orders"}},
+		{"nothing", 400, "is no action of these pages", nil},
+		{"unknown", 400, "is no action of these pages", []string{"do", "explode", "queue", "orders"}},
 		{"no ids", 400, "No job is selected", []string{"do", "kill", "queue", "orders"}},
 		{"bad key", 400, "names no id", []string{"do", "kill", "queue", "orders", "key", "*"}},
 		{"too many", 400, "at most 1000", many},

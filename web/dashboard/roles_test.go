@@ -20,7 +20,8 @@ const (
 func (w *world) node(tokens auth.Tokens) http.Handler {
 	w.t.Helper()
 	handler, err := web.New(fakeNode{w: w}, web.Config{
-		Pages: func(web.Node, web.Config) (web.Pages, error) { return w.pages, nil }, Tokens: tokens,
+		Cluster: fakeNode{w: w},
+		Pages:   func(web.Node, web.Config) (web.Pages, error) { return w.pages, nil }, Tokens: tokens,
 		Names: []string{"example.com"}, // httptest.NewRequest's
 	})
 	must(w.t, err)
@@ -87,7 +88,7 @@ func TestPagesOfferWhatIsAllowed(t *testing.T) {
 				if changing(page) != c.offers {
 					t.Errorf("%s: got buttons %t, want %t; page %s", c.who, !c.offers, c.offers, page)
 				}
-				if got := strings.Contains(page, "wants the admin token"); got != (c.who == "reader") {
+				if got := strings.Contains(page, "need the admin token"); got != (c.who == "reader") {
 					t.Errorf("%s: got the word on the token %t", c.who, got)
 				}
 				for _, objection := range objections(page) {

@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"net/http"
@@ -10,12 +11,13 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/valuetext"
+	"github.com/lowkiq/lowkiq/internal/text/valuetext"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/queue/changes"
 	"github.com/lowkiq/lowkiq/queue/rules"
 	"github.com/lowkiq/lowkiq/web"
+	"github.com/lowkiq/lowkiq/web/actions"
 	"github.com/lowkiq/lowkiq/web/auth"
 )
 
@@ -27,26 +29,26 @@ type rulesBody struct {
 	Handled   bool
 	Rules     []ruleLine
 	Permits   []permitLine
-	Allowed   int // permits that there may be; 0: the queue has no limit of them
+	Allowed   int // maximum number of permits; 0 if the queue has no such limit
 	Groups    []groupLine
 	Holds     []rules.Hold
 	Keys      []string // that may be changed
-	Asked     ruleForm // what the form said that was refused
-	Trouble   string   // why it was
+	Asked     ruleForm // the refused form
+	Trouble   string   // why it was refused
 	MayChange bool
 	Now       time.Time
-	// MoreGroups: not all of them are shown.
+	// MoreGroups means that some groups are not shown.
 	MoreGroups bool
 }
 
-// permitsOf are the permits that a limit allows; 0: it bounds no calls.
+// permitsOf returns the number of permits that a limit allows, 0 if it does not bound calls.
 func permitsOf(limit json.RawMessage) int {
 	var l struct{ Concurrency int }
 	_ = json.Unmarshal(limit, &l) // "none" is no object, and allows none
 	return l.Concurrency
 }
 
-// Taken are the permits that instances have.
+// Taken returns the number of permits that instances have.
 func (b *rulesBody) Taken() (n int) {
 	for _, p := range b.Permits {
 		n += p.Permits
@@ -64,15 +66,15 @@ type permitLine struct {
 type groupLine struct {
 	Name    string
 	Holders []permitLine
-	Again   time.Time // when the last id that waits is to ask again; zero: none waits
-	Till    time.Time // so long a handler holds the group back; zero: none does
+	Again   time.Time // when the last waiting id is to ask again; zero if no id waits
+	Till    time.Time // until when a handler holds the group back; zero if none does
 }
 
 // groupsShown bounds the groups of a page.
 const groupsShown = 50
 
-// groups are those of a queue of which an id runs, waits, or is held back.
-func (d *Dashboard) groups(ctx context.Context, queueName string, now time.Time) (lines []groupLine, more bool, err error) {
+// readGroups returns the groups of a queue that have running or waiting ids, or are held back.
+func (d *Dashboard) readGroups(ctx context.Context, queueName string, now time.Time) (lines []groupLine, more bool, err error) {
 	groups, more, err := d.client.RecentGroups(ctx, queueName, groupsShown)
 	for i := range groups {
 		g := &groups[i]
@@ -90,7 +92,7 @@ func (d *Dashboard) groups(ctx context.Context, queueName string, now time.Time)
 	return lines, more, err
 }
 
-// permitLines are who has permits, by instance.
+// permitLines returns the instances with permits, by name.
 func permitLines(holders map[string]int) (lines []permitLine) {
 	for _, instance := range sortedKeys(holders) {
 		lines = append(lines, permitLine{instance, holders[instance]})
@@ -98,10 +100,10 @@ func permitLines(holders map[string]int) (lines []permitLine) {
 	return lines
 }
 
-// Node is the instance's.
+// Node returns the node of the instance.
 func (p permitLine) Node() string { return nodeOf(p.Instance) }
 
-// ruleForm is what a person fills in.
+// ruleForm has the fields that a person fills in.
 type ruleForm struct{ Key, Value, For, Why string }
 
 // ruleLine is a rule as the page shows it.
@@ -113,7 +115,7 @@ type ruleLine struct {
 }
 
 func ruleLineOf(r *web.Rule) ruleLine {
-	line := ruleLine{Key: r.Key, Value: valuetext.Written(r.Value), From: r.From, Why: r.Why, Fixed: r.Fixed, Otherwise: valuetext.Written(r.Otherwise), Live: r.From == rules.AtRunTime}
+	line := ruleLine{Key: r.Key, Value: valuetext.Format(r.Value), From: r.From, Why: r.Why, Fixed: r.Fixed, Otherwise: valuetext.Format(r.Otherwise), Live: r.From == rules.AtRunTime}
 	if r.By != nil {
 		line.By = changes.Who(*r.By).String()
 	}
@@ -129,13 +131,15 @@ func ruleLineOf(r *web.Rule) ruleLine {
 func fromUnix(s float64) time.Time { return time.UnixMicro(int64(s * 1e6)).UTC() }
 
 func (d *Dashboard) rulesPage(r *http.Request) (view, error) {
-	q, err := d.queue(r)
+	q, err := d.queueOfPath(r)
 	if err != nil {
 		return view{}, err
 	}
 	return d.rulesView(r, q, ruleForm{Key: r.URL.Query().Get("key")}, "")
 }
 
+// rulesView makes the page of a queue's rules. asked is the form as the person has filled it in. trouble is the reason
+// why the form was refused, "" for a new form.
 func (d *Dashboard) rulesView(r *http.Request, q *queue.Queue, asked ruleForm, trouble string) (view, error) {
 	now, err := web.RulesOf(r.Context(), d.node, q.Name)
 	if err != nil {
@@ -146,7 +150,7 @@ func (d *Dashboard) rulesView(r *http.Request, q *queue.Queue, asked ruleForm, t
 		rule := &now.Rules[i]
 		b.Rules = append(b.Rules, ruleLineOf(rule))
 		if rule.Key == b.Asked.Key && trouble == "" {
-			b.Asked.Value = valuetext.Written(rule.Value) // to be changed, rather than written anew
+			b.Asked.Value = valuetext.Format(rule.Value) // so that a person can edit the present value
 		}
 		if rule.Key == "limit" {
 			b.Allowed = permitsOf(rule.Value)
@@ -163,27 +167,29 @@ func (d *Dashboard) rulesView(r *http.Request, q *queue.Queue, asked ruleForm, t
 	if b.Now, err = d.client.Time(r.Context()); err != nil {
 		return view{}, err
 	}
-	if b.Groups, b.MoreGroups, err = d.groups(r.Context(), q.Name, b.Now); err != nil {
+	if b.Groups, b.MoreGroups, err = d.readGroups(r.Context(), q.Name, b.Now); err != nil {
 		return view{}, err
 	}
 	return view{Page: "rules", Title: "Rules of " + q.Name, Nav: "/", Queue: q.Name, Body: &b}, nil
 }
 
-// changeRules does what the form of that page says: set one value, or unset one.
+// changeRules submits the form of that page. It sets a value or unsets it. The form carries the revision that the
+// page has shown. If somebody else has changed the rules since, the change is refused, and the page shows the rules
+// as they are now together with the refused form.
 func (d *Dashboard) changeRules(w http.ResponseWriter, r *http.Request) {
-	d.page(func(r *http.Request) (view, error) {
+	d.handlePage(func(r *http.Request) (view, error) {
 		q, form, err := d.formOf(w, r)
 		if err != nil {
 			return view{}, err
 		}
 		revision, err := strconv.ParseInt(form.Get("revision"), 10, 64)
 		if err != nil || revision < 0 {
-			return view{}, web.NewProblem(http.StatusBadRequest, "revision: %.40q is none.", form.Get("revision"))
+			return view{}, web.NewProblem(http.StatusBadRequest, "revision: %.40q is no revision.", form.Get("revision"))
 		}
 		asked := ruleForm{form.Get("rule"), strings.TrimSpace(form.Get("value")), strings.TrimSpace(form.Get("for")), form.Get("why")}
-		want := web.RulesChange{For: asked.For, Why: asked.Why}
+		want := actions.RulesChange{For: asked.For, Why: asked.Why}
 		if unset := form.Get("unset"); unset != "" {
-			want = web.RulesChange{Unset: []string{unset}}
+			want = actions.RulesChange{Unset: []string{unset}}
 		} else {
 			value, err := valuetext.Parse(asked.Value)
 			if err != nil {
@@ -191,7 +197,7 @@ func (d *Dashboard) changeRules(w http.ResponseWriter, r *http.Request) {
 			}
 			want.Set = map[string]json.RawMessage{asked.Key: value}
 		}
-		if _, err := web.ChangeRules(d.node, d.cfg.Log, r, q.Name, revision, want); err != nil {
+		if _, err := d.operator.ChangeRules(r.Context(), auth.Who(r), q.Name, revision, want); err != nil {
 			if code := web.ProblemOf(err).Status; code == http.StatusBadRequest || code == http.StatusPreconditionFailed {
 				return d.refusedRules(r, q, asked, err)
 			}
@@ -201,7 +207,7 @@ func (d *Dashboard) changeRules(w http.ResponseWriter, r *http.Request) {
 	})(w, r)
 }
 
-// refusedRules is the page again, with what was asked for and why it was not done.
+// refusedRules returns the page again, with the refused form and the reason.
 func (d *Dashboard) refusedRules(r *http.Request, q *queue.Queue, asked ruleForm, why error) (view, error) {
 	v, err := d.rulesView(r, q, asked, web.ProblemOf(why).Detail)
 	v.Status = web.ProblemOf(why).Status
@@ -210,33 +216,29 @@ func (d *Dashboard) refusedRules(r *http.Request, q *queue.Queue, asked ruleForm
 
 // formOf reads a form that is about the queue of the path.
 func (d *Dashboard) formOf(w http.ResponseWriter, r *http.Request) (*queue.Queue, url.Values, error) {
-	q, err := d.queue(r)
+	q, err := d.queueOfPath(r)
 	if err != nil {
 		return nil, nil, err
 	}
-	r.Body = http.MaxBytesReader(w, r.Body, formBytes)
-	if err := r.ParseForm(); web.Busy(err) {
-		return nil, nil, web.NewProblem(http.StatusServiceUnavailable, "Nothing was changed: %v.", err)
-	} else if err != nil {
-		return nil, nil, web.NewProblem(http.StatusBadRequest, "The form cannot be read: %v.", err)
-	}
-	return q, r.PostForm, nil
+	form, err := readForm(w, r)
+	return q, form, err
 }
 
-// hold keeps an id, or ids with a prefix, from handlers, or lets them go on.
-func (d *Dashboard) hold(w http.ResponseWriter, r *http.Request) {
-	d.page(func(r *http.Request) (view, error) {
+// changeHold holds an id or a prefix, or undoes that. It acts at once and without a question. A hold deletes nothing,
+// and the page that follows offers to undo it.
+func (d *Dashboard) changeHold(w http.ResponseWriter, r *http.Request) {
+	d.handlePage(func(r *http.Request) (view, error) {
 		q, form, err := d.formOf(w, r)
 		if err != nil {
 			return view{}, err
 		}
-		want := web.HoldChange{Prefix: form.Get("prefix"), For: strings.TrimSpace(form.Get("for")), Undo: form.Get("undo") != "", Why: form.Get("why")}
-		if want.Prefix == "" || form.Get("key") != "" || form.Get("id") != "" { // both are refused as the API refuses them
+		want := actions.HoldChange{Prefix: form.Get("prefix"), For: strings.TrimSpace(form.Get("for")), Undo: form.Get("undo") != "", Why: form.Get("why")}
+		if want.Prefix == "" || form.Get("key") != "" || form.Get("id") != "" { // the operator refuses both together
 			if want.ID, err = askedID(form); err != nil {
 				return view{}, err
 			}
 		}
-		if _, err := web.ChangeHold(d.node, d.cfg.Log, r, q, want); err != nil {
+		if _, err := d.operator.Hold(r.Context(), auth.Who(r), q, want); err != nil {
 			return view{}, err
 		}
 		back := jobLink(q.Name, want.ID)
@@ -247,47 +249,38 @@ func (d *Dashboard) hold(w http.ResponseWriter, r *http.Request) {
 	})(w, r)
 }
 
-// cancel ends the run of an id.
-func (d *Dashboard) cancel(w http.ResponseWriter, r *http.Request) {
-	d.page(func(r *http.Request) (view, error) {
-		q, form, err := d.formOf(w, r)
-		if err != nil {
-			return view{}, err
-		}
-		id, err := askedID(form)
-		if err != nil {
-			return view{}, err
-		}
-		if _, err := web.CancelRun(d.node, d.cfg.Log, r, q, id, web.Cancel{Then: queue.Then(form.Get("then")), Why: form.Get("why")}); err != nil {
-			return view{}, err
-		}
-		return view{Redirect: jobLink(q.Name, id)}, nil
-	})(w, r)
+// jobForm serves a form about an id, which acts at once and without a question. The browser goes back to the page of
+// the id.
+func (d *Dashboard) jobForm(submit func(ctx context.Context, by changes.Who, q *queue.Queue, id string, form url.Values) error) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		d.handlePage(func(r *http.Request) (view, error) {
+			q, form, err := d.formOf(w, r)
+			if err != nil {
+				return view{}, err
+			}
+			id, err := askedID(form)
+			if err == nil {
+				err = submit(r.Context(), auth.Who(r), q, id, form)
+			}
+			return view{Redirect: jobLink(q.Name, id)}, err
+		})(w, r)
+	}
 }
 
-// track has the journal keep every run of an id, or no longer.
-func (d *Dashboard) track(w http.ResponseWriter, r *http.Request) {
-	d.page(func(r *http.Request) (view, error) {
-		q, form, err := d.formOf(w, r)
-		if err != nil {
-			return view{}, err
-		}
-		id, err := askedID(form)
-		if err != nil {
-			return view{}, err
-		}
-		if _, err := web.TrackID(d.node, d.cfg.Log, r, q.Name, id, web.Track{Undo: form.Get("undo") != ""}); err != nil {
-			return view{}, err
-		}
-		return view{Redirect: jobLink(q.Name, id)}, nil
-	})(w, r)
+func (d *Dashboard) cancelRun(ctx context.Context, by changes.Who, q *queue.Queue, id string, form url.Values) error {
+	return d.operator.Cancel(ctx, by, q, id, cmp.Or(queue.Then(form.Get("then")), queue.ThenRetry), form.Get("why"))
+}
+
+func (d *Dashboard) trackID(ctx context.Context, by changes.Who, q *queue.Queue, id string, form url.Values) error {
+	_, err := d.operator.Track(ctx, by, q.Name, id, form.Get("undo") != "", "")
+	return err
 }
 
 // runsBody is the page of a queue's latest runs.
 type runsBody struct {
 	Queue    string
 	Tabs     tabs
-	Verdict  browse.Verdict // that is asked for; "": all
+	Verdict  browse.Verdict // the selected verdict, "" for all
 	Contains string
 	Verdicts []browse.Verdict
 	Runs     []runLine
@@ -296,7 +289,7 @@ type runsBody struct {
 }
 
 func (d *Dashboard) runsPage(r *http.Request) (view, error) {
-	q, err := d.queue(r)
+	q, err := d.queueOfPath(r)
 	if err != nil {
 		return view{}, err
 	}
@@ -304,7 +297,7 @@ func (d *Dashboard) runsPage(r *http.Request) (view, error) {
 	query := browse.RunQuery{Contains: b.Contains}
 	if b.Verdict != "" {
 		if !slices.Contains(b.Verdicts, b.Verdict) {
-			return view{}, web.NewProblem(http.StatusBadRequest, "verdict: %.40q is none.", b.Verdict)
+			return view{}, web.NewProblem(http.StatusBadRequest, "verdict: %.40q is no verdict.", b.Verdict)
 		}
 		query.Verdicts = []browse.Verdict{b.Verdict}
 	}
@@ -319,9 +312,9 @@ func (d *Dashboard) runsPage(r *http.Request) (view, error) {
 	return view{Page: "runs", Title: "Runs of " + q.Name, Nav: "/", Queue: q.Name, Body: b}, nil
 }
 
-// changesBody is the page of what people have changed.
+// changesBody is the page of the changes by people.
 type changesBody struct {
-	Queue, User string // that are asked for
+	Queue, User string // that the changes must have, "" for any
 	Changes     []changeLine
 	More        bool
 	Now         time.Time
@@ -337,12 +330,12 @@ type changeLine struct {
 func changeLines(lines []changes.Line) []changeLine {
 	all := make([]changeLine, len(lines))
 	for i, l := range lines {
-		all[i] = changeLine{l, l.Who.String(), valuetext.Written(l.Old), valuetext.Written(l.New)}
+		all[i] = changeLine{l, l.Who.String(), valuetext.Format(l.Old), valuetext.Format(l.New)}
 	}
 	return all
 }
 
-// shownChanges is how many a page has.
+// shownChanges is the number of changes on a page.
 const shownChanges = 100
 
 func (d *Dashboard) changesPage(r *http.Request) (view, error) {

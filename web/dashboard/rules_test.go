@@ -28,9 +28,9 @@ func TestChangeRules(t *testing.T) {
 		"want a whole number, 1 to 1000, got 0":     {400, set("1", "rule", "batch_size", "value", "0", "why", "typo")},
 		"does not change at run time":               {400, set("1", "rule", "shards", "value", "8")},
 		"is no value":                               {400, set("1", "rule", "batch_size", "value", "{")},
-		"want a duration more than 0":               {400, set("1", "rule", "batch_size", "value", "1", "for", "soon")},
+		"must be a duration of more than 0":         {400, set("1", "rule", "batch_size", "value", "1", "for", "soon")},
 		"they are at revision 1, not 0":             {412, set("0", "rule", "batch_size", "value", "1")},
-		"revision: &#34;x&#34; is none":             {400, set("x", "rule", "batch_size", "value", "1")},
+		"revision: &#34;x&#34; is no revision":      {400, set("x", "rule", "batch_size", "value", "1")},
 		"unknown rule &#34;batchsize&#34;, did you": {400, set("1", "rule", "batchsize", "value", "1")},
 	} {
 		expect(t, w.post(at, c.fields...), c.status, why)
@@ -62,7 +62,7 @@ func TestTrack(t *testing.T) {
 		}
 		expect(t, w.get(page), 200, c.then)
 	}
-	expect(t, w.get(page), 200, "What people did to it", `<th scope="row">untrack</th>`, `<th scope="row">track</th>`)
+	expect(t, w.get(page), 200, "Changes by people", `<th scope="row">untrack</th>`, `<th scope="row">track</th>`)
 	w.post("/do", "do", "run-now", "queue", "orders", "key", keyOf("f1"))
 	expect(t, w.get(page), 200, `<th scope="row">run-now</th>`)
 	expect(t, w.post("/queues/orders/track", "key", keyOf("\xff")), 400, "not UTF-8")
@@ -120,10 +120,10 @@ func TestHold(t *testing.T) {
 	}
 	expect(t, w.get(holds), 200, "Nothing is held.")
 	expect(t, w.get("/queues/orders/jobs?state=held"), 200, "No job waits here.")
-	expect(t, w.post("/queues/orders/hold", "prefix", "a", "for", "soon"), 400, "want a duration")
+	expect(t, w.post("/queues/orders/hold", "prefix", "a", "for", "soon"), 400, "must be a duration")
 	expect(t, w.post("/queues/orders/hold", "key", keyOf("\xff")), 400, "not UTF-8")
-	expect(t, w.post("/queues/orders/hold", "key", keyOf("f1"), "prefix", "acme:"), 400, "want an id or a prefix, not both")
-	expect(t, w.post("/queues/orders/hold", "id", "f1", "prefix", "acme:", "undo", "1"), 400, "want an id or a prefix, not both")
+	expect(t, w.post("/queues/orders/hold", "key", keyOf("f1"), "prefix", "acme:"), 400, "there must be an id or a prefix, not both")
+	expect(t, w.post("/queues/orders/hold", "id", "f1", "prefix", "acme:", "undo", "1"), 400, "there must be an id or a prefix, not both")
 	expect(t, w.get(holds), 200, "Nothing is held.")
 	expect(t, w.post("/queues/nowhere/hold", "prefix", "a"), 404)
 }
@@ -141,6 +141,6 @@ func TestCancel(t *testing.T) {
 	}
 	expect(t, w.get("/queues/orders/job?id=w1"), 200, `<th scope="row">cancel</th>`, "it hangs")
 	expect(t, w.post("/queues/orders/cancel", "key", keyOf("f1"), "then", "retry"), 409, "not running")
-	expect(t, w.post("/queues/orders/cancel", "key", keyOf("w1"), "then", "kill"), 400, "want retry, hold, bury or delete")
+	expect(t, w.post("/queues/orders/cancel", "key", keyOf("w1"), "then", "kill"), 400, "must be retry, hold, bury or delete")
 	expect(t, w.post("/queues/nowhere/cancel", "key", keyOf("w1")), 404)
 }

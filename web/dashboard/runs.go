@@ -10,7 +10,7 @@ import (
 // runLine is a run as pages show it.
 type runLine struct {
 	browse.Run
-	Answer *payloadText // its handler's result; nil: none
+	Answer *payloadText // its handler's result, nil if there is none
 }
 
 func runLines(runs []browse.Run) []runLine {
@@ -25,7 +25,7 @@ func runLines(runs []browse.Run) []runLine {
 	return lines
 }
 
-// Waited is how long the job was due before its handler was called, or, where nobody knows that, before it was popped.
+// Waited returns the time from the job's due time to the call of its handler, or to the pop if the time of the call is unknown.
 func (r runLine) Waited() time.Duration {
 	if r.Began.IsZero() {
 		return max(0, r.Popped.Sub(r.Due))
@@ -33,16 +33,16 @@ func (r runLine) Waited() time.Duration {
 	return max(0, r.Began.Sub(r.Due))
 }
 
-// Node is whose handler it was.
+// Node returns the node of the handler.
 func (r runLine) Node() string { return nodeOf(r.Instance) }
 
-// bar is a part of a run's time, in percent of all.
+// bar is a part of a run's time, in percent of the whole time.
 type bar struct {
 	Class       string
 	From, Width string
 }
 
-// Bars are the parts of a run's time: due, popped and waiting, with its handler.
+// Bars returns the parts of a run's time: due, popped, and with its handler.
 func (r runLine) Bars() (bars []bar) {
 	all := r.Ended.Sub(r.Due).Seconds()
 	if all <= 0 {
@@ -60,7 +60,7 @@ func (r runLine) Bars() (bars []bar) {
 	return bars
 }
 
-// Failed says whether the run came to nothing.
+// Failed reports whether the run failed.
 func (r runLine) Failed() bool {
 	return r.Verdict == browse.RunFailed || r.Verdict == browse.RunExhausted || r.Verdict == browse.RunCrashed
 }

@@ -11,97 +11,98 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/queue"
-	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/timings"
 	"github.com/lowkiq/lowkiq/status"
-	"github.com/lowkiq/lowkiq/web"
 )
 
-// How figures are read. Reading a chunk takes Redis a few milliseconds; the pause after it keeps
-// the whole at a tenth of Redis's time however many shards there are.
+// Bounds of the sweeps. Reading a chunk takes Redis a few milliseconds. The pause after it keeps sweeps at
+// a tenth of Redis's time, however many shards there are.
 const (
 	chunkShards  = 200              // read in one round trip
-	restFactor   = 9                // pause after a chunk, in times what it took
-	interval     = 2 * time.Second  // between sweeps at least, and between snapshots in a long one, while watched
-	attention    = 30 * time.Second // how long a look counts as watching
-	idleInterval = 15 * time.Second // between sweeps at least while not watched: the chart has its hour then
-	idleFactor   = 200              // and that many times what one took: half a percent of Redis's time at most
-	timingsEvery = 5 * time.Second  // nodes publish theirs every ten
-	maxFocus     = 8                // queues that are read out of turn
+	restFactor   = 9                // pause after a chunk, as a multiple of the time of the chunk
+	interval     = 2 * time.Second  // minimum between sweeps, and between snapshots of a long sweep, while watched
+	attention    = 30 * time.Second // a page counts as watched this long after a request
+	idleInterval = 15 * time.Second // minimum between sweeps while not watched; the chart still gets its hour
+	idleFactor   = 200              // the same as a multiple of the sweep's time, so that sweeps take at most half a percent of Redis's time
+	timingsEvery = 5 * time.Second  // nodes publish them every ten seconds
+	maxFocus     = 8                // maximum number of queues that are read out of turn
 	firstWait    = 150 * time.Millisecond
 )
 
-// source is where the sampler reads.
+// source is the source of the sampler's figures.
 type source interface {
 	overview(ctx context.Context) (overview, error)
-	// stats reads shards: at most chunkShards at once.
+	// stats reads at most chunkShards shards at once.
 	stats(ctx context.Context, shards []lowkiq.Shard) ([]queue.Stats, error)
-	timings(ctx context.Context) (map[string]browse.Timing, error)
+	timings(ctx context.Context) (map[string]timings.Minute, error)
 }
 
-// sampler reads the figures of the cluster, once for all pages, in sweeps through all shards:
-// one every 2 s while pages are watched, one every 15 s, or fewer, otherwise.
+// sampler reads the figures of the cluster, once for all pages, in sweeps through all shards. It sweeps
+// every 2 s while pages are watched, and every 15 s or less often otherwise. So the load on Redis depends on
+// the number of shards, and not on the number of people who watch.
 type sampler struct {
 	src    source
-	wake   chan struct{} // one slot: there was a look
+	wake   chan struct{} // gets a value when a page is watched, if it has room
 	closed chan struct{} // closed when run has ended
 
-	mu      sync.Mutex           // guards what follows
-	seen    time.Time            // the last look
-	focus   map[string]time.Time // queues that are looked at by themselves, and when last
-	top     overview
-	have    map[string]*figures // the newest that are known, by queue
-	speeds  map[string]speed    // of handlers, by queue
-	timed   time.Time           // when speeds were read
-	swept   time.Time           // when figures were read last
-	sums    totals              // of the last sweep that came to its end
-	sumsAt  time.Time           // when it began
-	samples []sample
-	now     *snapshot
-	change  chan struct{} // closed at the next snapshot
+	mu          sync.Mutex           // guards the following fields
+	lastWatched time.Time            // when a page was last watched
+	focus       map[string]time.Time // queues whose own pages are watched, and when last
+	top         overview
+	figures     map[string]*figures // the newest figures, by queue
+	speeds      map[string]speed    // of handlers, by queue
+	timed       time.Time           // when speeds were read
+	swept       time.Time           // when figures were read last
+	sums        totals              // of the last complete sweep
+	sumsAt      time.Time           // when it began
+	samples     []sample
+	now         *snapshot
+	change      chan struct{} // closed at the next snapshot
 }
 
 func newSampler(src source) *sampler {
 	return &sampler{
 		src: src, wake: make(chan struct{}, 1), closed: make(chan struct{}), now: &snapshot{},
-		focus: map[string]time.Time{}, have: map[string]*figures{}, change: make(chan struct{}),
+		focus: map[string]time.Time{}, figures: map[string]*figures{}, change: make(chan struct{}),
 	}
 }
 
-// look notes that a page is watched, that of one queue if it is named, and returns the newest
-// snapshot and a channel that is closed when there is a newer one.
-func (s *sampler) look(focus string) (*snapshot, <-chan struct{}) {
+// registerWatcher records that a page is watched. focus is the queue of the page, "" for pages of all queues. It
+// returns the newest snapshot, and a channel that is closed when there is a newer snapshot.
+func (s *sampler) registerWatcher(focus string) (*snapshot, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.seen = time.Now()
+	s.lastWatched = time.Now()
 	select {
-	case s.wake <- struct{}{}: // after seen, which run reads when it is woken
+	case s.wake <- struct{}{}: // after lastWatched, which run reads when it is woken
 	default:
 	}
 	if focus != "" && (len(s.focus) < maxFocus || !s.focus[focus].IsZero()) {
-		s.focus[focus] = s.seen
+		s.focus[focus] = s.lastWatched
 	}
 	return s.now, s.change
 }
 
-// peek returns the newest snapshot without counting as a look.
-func (s *sampler) peek() *snapshot {
+// latest returns the newest snapshot. It does not count as watching.
+func (s *sampler) latest() *snapshot {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.now
 }
 
-// recent reports whether a snapshot is as new as those of pages that are watched.
-func recent(s *snapshot) bool { return time.Since(s.At) < 2*interval }
+// isRecent reports whether a snapshot is as new as on watched pages.
+func isRecent(s *snapshot) bool { return time.Since(s.At) < 2*interval }
 
-// figured reports whether its figures are, too.
-func figured(s *snapshot) bool { return recent(s) && time.Since(s.Swept) < 2*interval }
+// hasFigures reports whether the figures of all queues in a snapshot are as new as on watched pages.
+func hasFigures(s *snapshot) bool { return isRecent(s) && time.Since(s.Swept) < 2*interval }
 
-// await is look, but waits a moment for a snapshot that is good enough. The rest comes live.
+// await does the same as registerWatcher, but waits a moment until enough accepts the snapshot. Later figures
+// come by the stream.
 func (s *sampler) await(ctx context.Context, focus string, enough func(*snapshot) bool) *snapshot {
 	deadline := time.NewTimer(firstWait)
 	defer deadline.Stop()
 	for {
-		now, change := s.look(focus)
+		now, change := s.registerWatcher(focus)
 		if enough(now) {
 			return now
 		}
@@ -117,33 +118,33 @@ func (s *sampler) await(ctx context.Context, focus string, enough func(*snapshot
 	}
 }
 
-// watched reports whether pages are watched, and which queues are looked at by themselves.
-func (s *sampler) watched() (watched bool, focus []string) {
+// listWatched reports whether pages are watched, and the queues whose own pages are watched.
+func (s *sampler) listWatched() (watched bool, focus []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	maps.DeleteFunc(s.focus, func(_ string, at time.Time) bool { return time.Since(at) > attention })
-	return time.Since(s.seen) <= attention, slices.Sorted(maps.Keys(s.focus))
+	return time.Since(s.lastWatched) <= attention, slices.Sorted(maps.Keys(s.focus))
 }
 
 // run sweeps until ctx ends.
 func (s *sampler) run(ctx context.Context) error {
 	defer close(s.closed)
 	for began := time.Now(); ctx.Err() == nil; began = time.Now() {
-		work, err := s.sweep(ctx)
+		work, err := s.readAll(ctx)
 		if err != nil {
 			s.publish(err)
 		}
-		if watched, _ := s.watched(); watched {
-			pause(ctx, interval-time.Since(began), nil)
+		if watched, _ := s.listWatched(); watched {
+			sleepUntilWoken(ctx, interval-time.Since(began), nil)
 		} else {
-			pause(ctx, max(idleInterval-time.Since(began), idleFactor*work), s.wake)
+			sleepUntilWoken(ctx, max(idleInterval-time.Since(began), idleFactor*work), s.wake)
 		}
 	}
 	return nil
 }
 
-// pause waits, until woken.
-func pause(ctx context.Context, d time.Duration, wake <-chan struct{}) {
+// sleepUntilWoken waits until the time is over, ctx ends, or it is woken.
+func sleepUntilWoken(ctx context.Context, d time.Duration, wake <-chan struct{}) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -153,41 +154,41 @@ func pause(ctx context.Context, d time.Duration, wake <-chan struct{}) {
 	}
 }
 
-// sweep reads every shard once, and says how long Redis took. While it is watched it publishes once
-// an interval, and reads the queues that are looked at by themselves then.
-func (s *sampler) sweep(ctx context.Context) (work time.Duration, err error) {
-	top, err := s.begin(ctx)
+// readAll reads every shard once, and returns the time that Redis took. While pages are watched, it
+// publishes a snapshot once an interval, and then also reads the queues whose own pages are watched.
+func (s *sampler) readAll(ctx context.Context) (work time.Duration, err error) {
+	top, err := s.readOverview(ctx)
 	if err != nil {
 		return 0, err
 	}
 	s.publish(nil)
 	began, published := top.At, time.Now()
-	for _, names := range batches(top.Entries) {
-		took, err := s.read(ctx, top, names)
+	for _, names := range splitBatches(top.Entries) {
+		took, err := s.readQueues(ctx, top, names)
 		if err != nil {
 			return work, err
 		}
 		work += took
-		watched, focus := s.watched()
+		watched, focus := s.listWatched()
 		if !watched || time.Since(published) < interval/2 {
 			continue
 		}
-		if top, err = s.begin(ctx); err != nil {
+		if top, err = s.readOverview(ctx); err != nil {
 			return work, err
 		}
 		focus = slices.DeleteFunc(focus, func(name string) bool { n := top.Entries[name].Shards; return n == 0 || n > chunkShards })
-		if _, err := s.read(ctx, top, focus); err != nil {
+		if _, err := s.readQueues(ctx, top, focus); err != nil {
 			return work, err
 		}
 		s.publish(nil)
 		published = time.Now()
 	}
-	s.finish(began)
+	s.finishSweep(began)
 	return work, nil
 }
 
-// batches are the names of queues in order, about a chunk of shards together.
-func batches(entries map[string]queue.Entry) (all [][]string) {
+// splitBatches splits the names of queues, in their order, into parts with about a chunk of shards each.
+func splitBatches(entries map[string]queue.RegistryEntry) (all [][]string) {
 	shards := chunkShards
 	for _, name := range slices.Sorted(maps.Keys(entries)) {
 		if shards += entries[name].Shards; shards > chunkShards {
@@ -198,45 +199,45 @@ func batches(entries map[string]queue.Entry) (all [][]string) {
 	return all
 }
 
-// begin reads what stands above the shards. Queues that are gone are forgotten.
-func (s *sampler) begin(ctx context.Context) (top overview, err error) {
+// readOverview reads the overview, and forgets queues that are gone.
+func (s *sampler) readOverview(ctx context.Context) (top overview, err error) {
 	at := time.Now()
 	if top, err = s.src.overview(ctx); err != nil {
 		return top, err
 	}
 	top.At = at
-	var timings map[string]browse.Timing
+	var minutes map[string]timings.Minute
 	if s.timed.IsZero() || time.Since(s.timed) >= timingsEvery { // this goroutine alone writes it
-		timings, _ = s.src.timings(ctx) // pages do without
+		minutes, _ = s.src.timings(ctx) // on an error pages show none
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.top = top
-	if timings != nil {
+	if minutes != nil {
 		s.speeds, s.timed = map[string]speed{}, time.Now()
-		for name, timing := range timings {
+		for name, timing := range minutes {
 			s.speeds[name] = speedOf(timing)
 		}
 	}
-	maps.DeleteFunc(s.have, func(name string, f *figures) bool {
+	maps.DeleteFunc(s.figures, func(name string, f *figures) bool {
 		_, registered := top.Entries[name]
 		return !registered && f.At.Before(at)
 	})
 	for name, entry := range top.Entries {
 		f := figures{Name: name}
-		if known := s.have[name]; known != nil {
+		if known := s.figures[name]; known != nil {
 			f = *known
 		}
 		if f.At.Before(at) { // a page may have read it since
-			f.Entry, f.Unhandled, f.Speed = entry, top.unhandled(name), s.speeds[name]
-			s.have[name] = &f
+			f.Entry, f.Unhandled, f.Speed = entry, top.isUnhandled(name), s.speeds[name]
+			s.figures[name] = &f
 		}
 	}
 	return top, nil
 }
 
-// read reads queues, and leaves Redis alone for a while after each chunk.
-func (s *sampler) read(ctx context.Context, top overview, names []string) (took time.Duration, err error) {
+// readQueues reads queues, and leaves Redis alone for a while after each chunk.
+func (s *sampler) readQueues(ctx context.Context, top overview, names []string) (took time.Duration, err error) {
 	stats, took, err := readShards(ctx, s.src, top.Entries, names, restFactor)
 	if err != nil {
 		return took, err
@@ -245,15 +246,15 @@ func (s *sampler) read(ctx context.Context, top overview, names []string) (took 
 	defer s.mu.Unlock()
 	for _, name := range names {
 		n := top.Entries[name].Shards
-		s.put(top.figures(name, stats[:n]))
+		s.putFigures(top.newFigures(name, stats[:n]))
 		stats = stats[n:]
 	}
 	s.swept = time.Now()
 	return took, nil
 }
 
-// readShards reads all shards of queues in chunks, and rests after each.
-func readShards(ctx context.Context, src source, entries map[string]queue.Entry, names []string, rest time.Duration) (stats []queue.Stats, took time.Duration, err error) {
+// readShards reads all shards of queues in chunks. After each chunk it rests for rest times the time of the chunk.
+func readShards(ctx context.Context, src source, entries map[string]queue.RegistryEntry, names []string, rest time.Duration) (stats []queue.Stats, took time.Duration, err error) {
 	var shards []lowkiq.Shard
 	for _, name := range names {
 		for i := range entries[name].Shards {
@@ -269,17 +270,17 @@ func readShards(ctx context.Context, src source, entries map[string]queue.Entry,
 		stats = append(stats, some...)
 		once := time.Since(began)
 		took += once
-		if pause(ctx, rest*once, nil); ctx.Err() != nil {
+		if sleepUntilWoken(ctx, rest*once, nil); ctx.Err() != nil {
 			return nil, took, ctx.Err()
 		}
 	}
 	return stats, took, nil
 }
 
-// put keeps the newer of two readings of a queue; s.mu is held. What a page has read itself,
-// because a person has just acted, is not taken back by a sweep that began before.
-func (s *sampler) put(f *figures) {
-	if known := s.have[f.Name]; known != nil {
+// putFigures keeps the newer of two readings of a queue. The caller holds s.mu. After an action of a person the
+// page reads the queue itself, and a sweep that began before must not replace that reading.
+func (s *sampler) putFigures(f *figures) {
+	if known := s.figures[f.Name]; known != nil {
 		if known.At.After(f.At) {
 			return
 		}
@@ -289,21 +290,21 @@ func (s *sampler) put(f *figures) {
 		}
 	}
 	f.Speed = s.speeds[f.Name]
-	s.have[f.Name] = f
+	s.figures[f.Name] = f
 }
 
-// learn takes what a page has read of a queue itself, and returns a snapshot with it.
-func (s *sampler) learn(f *figures) *snapshot {
+// learnFigures adds a page's own reading of a queue, and returns a snapshot with it.
+func (s *sampler) learnFigures(f *figures) *snapshot {
 	s.mu.Lock()
-	s.put(f)
+	s.putFigures(f)
 	s.mu.Unlock()
-	return s.publish(s.peek().Err)
+	return s.publish(s.latest().Err)
 }
 
-// finish adds a point to the chart: what was counted since the sweep before.
-func (s *sampler) finish(began time.Time) {
+// finishSweep adds a point to the chart, with the counts since the sweep before.
+func (s *sampler) finishSweep(began time.Time) {
 	s.mu.Lock()
-	sums := (&snapshot{Queues: inOrder(s.have)}).totals()
+	sums := (&snapshot{Queues: inOrder(s.figures)}).sumTotals()
 	if age := began.Sub(s.sumsAt); !s.sumsAt.IsZero() && age > 0 && age <= chartSpan/6 {
 		s.samples = append(s.samples, sample{At: began, rate: rateOf(s.sums.Stats, sums.Stats, age)})
 	}
@@ -312,43 +313,45 @@ func (s *sampler) finish(began time.Time) {
 	s.publish(nil)
 }
 
-// publish makes a snapshot of what is known. A failure is shown beside it.
+// publish makes a snapshot of all readings. A failure is shown beside the figures, which stay as they were read last.
+// All streams wait on the channel that publish closes, so each of them gets the snapshot.
 func (s *sampler) publish(failure error) *snapshot {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
-	s.samples = thinned(s.samples, now)
-	s.now = &snapshot{At: now, Swept: s.swept, Status: s.top.Status, Members: s.top.Members, Queues: inOrder(s.have), Samples: s.samples, Err: failure}
+	s.samples = thinSamples(s.samples, now)
+	s.now = &snapshot{At: now, Swept: s.swept, Status: s.top.Status, Members: s.top.Members, Queues: inOrder(s.figures), Samples: s.samples, Err: failure}
 	close(s.change)
 	s.change = make(chan struct{})
 	return s.now
 }
 
-// redisSource reads what the node knows and what Redis holds.
+// redisSource reads from the node and from Redis.
 type redisSource struct {
-	node   web.Node
-	client *queue.Client
+	cluster status.Cluster
+	client  *queue.Client
 }
 
 func (r redisSource) overview(ctx context.Context) (o overview, err error) {
-	if o.Status, err = r.node.Cluster().Status(ctx); err != nil {
+	if o.Status, err = r.cluster.Status(ctx); err != nil {
 		return o, err
 	}
-	if o.Members, err = r.node.Cluster().Members(); err != nil && !errors.Is(err, status.ErrNoCluster) {
+	if o.Members, err = r.cluster.Members(); err != nil && !errors.Is(err, status.ErrNoCluster) {
 		return o, err
 	}
-	err = r.join(ctx, &o)
+	err = r.joinCluster(ctx, &o)
 	return o, err
 }
 
-// join reads what queues and their shards are judged by.
-func (r redisSource) join(ctx context.Context, o *overview) (err error) {
-	if o.Owners, err = r.node.Cluster().Owners(ctx); err != nil {
+// joinCluster reads the facts that are needed to judge queues and their shards.
+func (r redisSource) joinCluster(ctx context.Context, o *overview) (err error) {
+	if o.Owners, err = r.cluster.Owners(ctx); err != nil {
 		return err
 	}
-	if o.Handled, err = r.node.Cluster().Handled(ctx); err != nil {
+	if o.Handled, err = r.cluster.Handled(ctx); err != nil {
 		return err
 	}
+	o.Refuses = r.cluster.RedisRefuses()
 	o.Entries, err = r.client.Registry().Entries(ctx)
 	return err
 }
@@ -368,14 +371,14 @@ func (r redisSource) stats(ctx context.Context, shards []lowkiq.Shard) ([]queue.
 	return r.client.Stats(ctx, asked...)
 }
 
-func (r redisSource) timings(ctx context.Context) (map[string]browse.Timing, error) {
-	return browse.Timings(ctx, r.client)
+func (r redisSource) timings(ctx context.Context) (map[string]timings.Minute, error) {
+	return timings.Read(ctx, r.client)
 }
 
-// figures reads one queue now.
+// figures reads a queue now.
 func (r redisSource) figures(ctx context.Context, name string) (*figures, error) {
 	o := overview{At: time.Now()}
-	if err := r.join(ctx, &o); err != nil {
+	if err := r.joinCluster(ctx, &o); err != nil {
 		return nil, err
 	}
 	if _, ok := o.Entries[name]; !ok {
@@ -385,5 +388,5 @@ func (r redisSource) figures(ctx context.Context, name string) (*figures, error)
 	if err != nil {
 		return nil, err
 	}
-	return o.figures(name, stats), nil
+	return o.newFigures(name, stats), nil
 }

@@ -10,14 +10,14 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/queue"
-	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/timings"
 	"github.com/lowkiq/lowkiq/status"
 )
 
 // fakeSource has queues of which each read takes a while.
 type fakeSource struct {
 	mu      sync.Mutex // guards what follows
-	entries map[string]queue.Entry
+	entries map[string]queue.RegistryEntry
 	takes   time.Duration
 	err     error
 	reads   int
@@ -31,7 +31,7 @@ func (f *fakeSource) overview(context.Context) (overview, error) {
 	return overview{Entries: f.entries, Owners: func(lowkiq.Shard, string) (string, status.ShardState) { return "n1", status.Owned }}, f.err
 }
 
-func (f *fakeSource) timings(context.Context) (map[string]browse.Timing, error) { return nil, nil }
+func (f *fakeSource) timings(context.Context) (map[string]timings.Minute, error) { return nil, nil }
 
 func (f *fakeSource) stats(_ context.Context, shards []lowkiq.Shard) ([]queue.Stats, error) {
 	f.mu.Lock()
@@ -78,8 +78,8 @@ func inBubble(t *testing.T, src *fakeSource, story func(t *testing.T, s *sampler
 	})
 }
 
-func oneQueue(shards int) map[string]queue.Entry {
-	return map[string]queue.Entry{"orders": {Shards: shards, Layout: 1}}
+func oneQueue(shards int) map[string]queue.RegistryEntry {
+	return map[string]queue.RegistryEntry{"orders": {Shards: shards, Layout: 1}}
 }
 
 func TestSamplerReadsMoreWhileSomebodyLooks(t *testing.T) {
@@ -91,8 +91,8 @@ func TestSamplerReadsMoreWhileSomebodyLooks(t *testing.T) {
 		if idle < 235 || idle > 245 {
 			t.Fatalf("got %d reads in the hour before the first look, want one every %s", idle, idleInterval)
 		}
-		now := s.await(t.Context(), "", figured)
-		if got := now.totals(); got.Read != 1 || got.Jobs.Ready != 3 {
+		now := s.await(t.Context(), "", hasFigures)
+		if got := now.sumTotals(); got.Read != 1 || got.Jobs.Ready != 3 {
 			t.Errorf("got %+v at the first look, want all 3 shards", got)
 		}
 		time.Sleep(attention)
@@ -100,7 +100,7 @@ func TestSamplerReadsMoreWhileSomebodyLooks(t *testing.T) {
 			t.Errorf("got %d reads in %s, want one every %s", reads-idle, attention, interval)
 		}
 		time.Sleep(time.Hour)
-		if now := s.await(t.Context(), "", figured); time.Since(now.At) > interval {
+		if now := s.await(t.Context(), "", hasFigures); time.Since(now.At) > interval {
 			t.Errorf("got figures that are %s old at the next look, want fresh ones", time.Since(now.At))
 		}
 	})
@@ -120,7 +120,7 @@ func TestSamplerRemembersAnHour(t *testing.T) {
 			if sweeps := reads * chunkShards / max(c.shards, chunkShards); sweeps < c.sweeps-4 || sweeps > c.sweeps+4 || busy > 2*time.Hour/150 {
 				t.Errorf("%d shards: got %d sweeps in two hours, %s of Redis; want %d", c.shards, sweeps, busy, c.sweeps)
 			}
-			now := s.await(t.Context(), "", figured)
+			now := s.await(t.Context(), "", hasFigures)
 			first := now.Samples[0]
 			if age := now.At.Sub(first.At); age > time.Hour+idleInterval || age < 54*time.Minute {
 				t.Errorf("%d shards: the first point is %s old, want an hour", c.shards, age)
@@ -133,7 +133,7 @@ func TestSamplerRemembersAnHour(t *testing.T) {
 			}
 			for range 3 * 3600 { // somebody looks on for three hours
 				time.Sleep(time.Second)
-				now, _ = s.look("")
+				now, _ = s.registerWatcher("")
 			}
 			if n := len(now.Samples); n < 255 || n > 300 {
 				t.Errorf("%d shards: got %d points after three hours, want about 270", c.shards, n)
@@ -144,36 +144,36 @@ func TestSamplerRemembersAnHour(t *testing.T) {
 
 func TestSamplerLeavesRedisToTheJobs(t *testing.T) {
 	t.Parallel()
-	entries := map[string]queue.Entry{}
+	entries := map[string]queue.RegistryEntry{}
 	for i := range 1000 {
-		entries["q"+string(rune('a'+i/100))+string(rune('a'+i/10%10))+string(rune('a'+i%10))] = queue.Entry{Shards: 50}
+		entries["q"+string(rune('a'+i/100))+string(rune('a'+i/10%10))+string(rune('a'+i%10))] = queue.RegistryEntry{Shards: 50}
 	}
 	src := &fakeSource{entries: entries, takes: 6 * time.Millisecond}
 	inBubble(t, src, func(t *testing.T, s *sampler) {
 		began := time.Now()
-		now := s.await(t.Context(), "", figured)
+		now := s.await(t.Context(), "", hasFigures)
 		if took := time.Since(began); took > firstWait {
 			t.Errorf("got %s for the first look, want at most %s", took, firstWait)
 		}
-		if got := now.totals(); got.Queues != 1000 || figured(now) {
-			t.Errorf("got %d queues, figured %t, at the first look; want their names, and no figures", got.Queues, figured(now))
+		if got := now.sumTotals(); got.Queues != 1000 || hasFigures(now) {
+			t.Errorf("got %d queues, figured %t, at the first look; want their names, and no figures", got.Queues, hasFigures(now))
 		}
-		_, change := s.look("")
+		_, change := s.registerWatcher("")
 		<-change
-		partial, _ := s.look("qjjj")
-		if got := partial.totals(); got.Read == 0 || got.Complete() {
+		partial, _ := s.registerWatcher("qjjj")
+		if got := partial.sumTotals(); got.Read == 0 || got.Complete() {
 			t.Errorf("got %d of %d queues in the first snapshot, want some", got.Read, got.Queues)
 		}
 		time.Sleep(3 * interval)
-		if now, _ := s.look("qjjj"); now.queue("qjjj").At.IsZero() {
+		if now, _ := s.registerWatcher("qjjj"); now.queue("qjjj").At.IsZero() {
 			t.Error("got no figures of the queue that somebody looks at, want it read out of turn")
 		}
 		for range 10 {
 			time.Sleep(interval)
-			s.look("")
+			s.registerWatcher("")
 		}
-		if now, _ := s.look(""); !now.totals().Complete() || now.totals().Jobs.Ready != 50_000 {
-			t.Errorf("got %+v after 24 s, want all 50,000 shards", now.totals())
+		if now, _ := s.registerWatcher(""); !now.sumTotals().Complete() || now.sumTotals().Jobs.Ready != 50_000 {
+			t.Errorf("got %+v after 24 s, want all 50,000 shards", now.sumTotals())
 		}
 		_, busy := src.count()
 		if share := float64(busy) / float64(time.Since(began)); share > .11 {
@@ -186,16 +186,16 @@ func TestSamplerSaysWhenItCannotRead(t *testing.T) {
 	t.Parallel()
 	src := &fakeSource{entries: oneQueue(2), takes: time.Millisecond}
 	inBubble(t, src, func(t *testing.T, s *sampler) {
-		s.await(t.Context(), "", figured)
+		s.await(t.Context(), "", hasFigures)
 		src.fail(errors.New("away"))
 		time.Sleep(2 * interval)
-		now, _ := s.look("")
-		if now.Err == nil || now.totals().Jobs.Ready != 2 {
-			t.Errorf("got error %v and %d jobs, want the error and what was known", now.Err, now.totals().Jobs.Ready)
+		now, _ := s.registerWatcher("")
+		if now.Err == nil || now.sumTotals().Jobs.Ready != 2 {
+			t.Errorf("got error %v and %d jobs, want the error and what was known", now.Err, now.sumTotals().Jobs.Ready)
 		}
 		src.fail(nil)
 		time.Sleep(2 * interval)
-		if now, _ := s.look(""); now.Err != nil {
+		if now, _ := s.registerWatcher(""); now.Err != nil {
 			t.Errorf("got %v after Redis was back, want no error", now.Err)
 		}
 	})
@@ -205,10 +205,10 @@ func TestSamplerReckonsRates(t *testing.T) {
 	t.Parallel()
 	src := &fakeSource{entries: oneQueue(1), takes: time.Millisecond}
 	inBubble(t, src, func(t *testing.T, s *sampler) {
-		s.await(t.Context(), "", figured)
+		s.await(t.Context(), "", hasFigures)
 		time.Sleep(5*interval + interval/2)
-		now, _ := s.look("")
-		if got := now.totals().Rate.Processed; got < 4.5 || got > 5.5 {
+		now, _ := s.registerWatcher("")
+		if got := now.sumTotals().Rate.Processed; got < 4.5 || got > 5.5 {
 			t.Errorf("got %.1f per second, want about 5", got)
 		}
 		if n := len(now.Samples); n < 4 || n > 7 {
@@ -224,12 +224,12 @@ func TestSamplerForgetsQueuesThatAreGone(t *testing.T) {
 	t.Parallel()
 	src := &fakeSource{entries: oneQueue(1), takes: time.Millisecond}
 	inBubble(t, src, func(t *testing.T, s *sampler) {
-		s.await(t.Context(), "", figured)
+		s.await(t.Context(), "", hasFigures)
 		src.mu.Lock()
-		src.entries = map[string]queue.Entry{"mail": {Shards: 2}}
+		src.entries = map[string]queue.RegistryEntry{"mail": {Shards: 2}}
 		src.mu.Unlock()
 		time.Sleep(3 * interval)
-		now, _ := s.look("")
+		now, _ := s.registerWatcher("")
 		if now.queue("orders") != nil || now.queue("mail") == nil {
 			t.Errorf("got %+v, want mail alone", now.Queues)
 		}
@@ -241,21 +241,21 @@ func TestSamplerNeverGoesBackBehindAPage(t *testing.T) {
 	src := &fakeSource{entries: oneQueue(3), takes: interval / 50}
 	inBubble(t, src, func(t *testing.T, s *sampler) {
 		began := time.Now()
-		known := s.await(t.Context(), "", figured)
+		known := s.await(t.Context(), "", hasFigures)
 		time.Sleep(interval + interval/100 - time.Since(began)) // the second sweep is under way
 		page := *known.queue("orders")
 		page.Entry.Paused, page.At, page.Sum = true, time.Now(), queue.Stats{Jobs: queue.Counts{Ready: 7}}
-		s.learn(&page)
-		now, change := s.look("")
+		s.learnFigures(&page)
+		now, change := s.registerWatcher("")
 		for sight := range 2 {
 			if f := now.queue("orders"); !f.Entry.Paused || f.Sum.Jobs.Ready != 7 {
 				t.Errorf("got paused %t and %d jobs in sight %d, want what the page has shown", f.Entry.Paused, f.Sum.Jobs.Ready, sight)
 			}
 			<-change
-			now, change = s.look("")
+			now, change = s.registerWatcher("")
 		}
 		time.Sleep(2 * interval)
-		now, _ = s.look("")
+		now, _ = s.registerWatcher("")
 		if f := now.queue("orders"); f.Entry.Paused || f.Sum.Jobs.Ready != 3 {
 			t.Errorf("got paused %t and %d jobs at last, want what was read since", f.Entry.Paused, f.Sum.Jobs.Ready)
 		}
@@ -269,13 +269,13 @@ func TestThinnedIsTheMean(t *testing.T) {
 	var samples []sample
 	for i := range 60 {
 		at := began.Add(time.Duration(i) * 3 * time.Second)
-		samples = thinned(append(samples, sample{At: at, rate: rate{Processed: float64(i % 5), Failed: float64(i % 5 * 2)}}), at)
+		samples = thinSamples(append(samples, sample{At: at, rate: rate{Processed: float64(i % 5), Failed: float64(i % 5 * 2)}}), at)
 	}
 	if n := len(samples); n > 30 {
 		t.Errorf("got %d points of three minutes, want one for each quarter of the first two", n)
 	}
 	for _, s := range samples[:7] {
-		if s.of != 5 || s.Processed != 2 || s.Failed != 4 {
+		if s.readings != 5 || s.Processed != 2 || s.Failed != 4 {
 			t.Errorf("got %v, want 2 processed and 4 failed, of 5 readings", s)
 		}
 	}

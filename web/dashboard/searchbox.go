@@ -7,9 +7,9 @@ import (
 	"github.com/lowkiq/lowkiq/queue/browse"
 )
 
-// searchOf reads what is written into the box of a list: words that a job's id or payload contains, tag:vip, and error:timeout.
-// What is in quotes is one word, spaces and all. Words without a name belong together, and so do errors. One tag can be searched for:
-// several are told apart by commas, which the search refuses.
+// searchOf reads the search box of a list. It takes words that a job's id or payload contains, tag:vip, and error:timeout.
+// Text in quotes is a single word with its spaces. Words without a name form a single text, and so do errors. A search has a single
+// tag. searchOf joins several tags with commas, and the search refuses such a tag.
 func searchOf(text string) (s browse.Search) {
 	var plain, tags, faults []string
 	for _, word := range boxWords(text) {
@@ -27,8 +27,8 @@ func searchOf(text string) (s browse.Search) {
 	return s
 }
 
-// Looked says how much a search has looked through: the share up to this page, where all of the queue is searched, and how many jobs
-// this page took. While there is more, it is not all.
+// Looked says how far a search has come. For a search of the whole queue it has the share up to this page. It always has the number of
+// jobs that were examined for this page.
 func (b *listBody) Looked() string {
 	text := "looked through "
 	if b.Through > 0 {
@@ -36,9 +36,9 @@ func (b *listBody) Looked() string {
 		if b.Next != "" {
 			share = min(share, .99)
 		}
-		text += percent(share) + ", "
+		text += formatPercent(share) + ", "
 	}
-	text += plural(b.Examined, "job", "jobs")
+	text += formatCountOf(b.Examined, "job", "jobs")
 	if b.First != "" {
 		text += " for this page"
 	}
@@ -48,7 +48,7 @@ func (b *listBody) Looked() string {
 	return text
 }
 
-// boxWord is a word of the box; quoted if it begins with a quote, so that it is text, whatever it looks like.
+// boxWord is a word of the search box. A quoted word is text, whatever it looks like.
 type boxWord struct {
 	text   string
 	quoted bool

@@ -55,14 +55,14 @@ func TestSearchBox(t *testing.T) {
 	}
 	expect(t, search("jobs", `error:"no stock"`), 200, ">f1<")
 	expect(t, search("morgue", `error:stock`), 200, ">d1<", ">d3<")
-	expect(t, search("jobs", "nowhere"), 200, "No job says so", "looked through 100 %")
-	expect(t, search("jobs", strings.Repeat("x", browse.MaxSearch+1)), 200, "201 bytes: want at most 200", `role="alert"`)
+	expect(t, search("jobs", "nowhere"), 200, "No job matches", "looked through 100 %")
+	expect(t, search("jobs", strings.Repeat("x", browse.MaxSearch+1)), 200, "201 bytes, at most 200 are allowed", `role="alert"`)
 	expect(t, search("jobs", `"><script>alert(1)`), 200, "1 job on this page", "&lt;script&gt;alert(1)")
 	expect(t, w.get("/queues/orders/jobs?by=id&limit=25&q=n"), 200, "looked through")
-	expect(t, search("jobs", "tag:a tag:b"), 200, "want one tag", `value="tag:a tag:b"`)
-	expect(t, search("jobs", `error:"no stock" 7`), 200, `href="/queues/orders/morgue?q=error%3a%22no%20stock%22%207"`, `href="/queues/orders/rules"`)
+	expect(t, search("jobs", "tag:a tag:b"), 200, "must be a single tag", `value="tag:a tag:b"`)
+	expect(t, search("jobs", `error:"no stock" 7`), 200, `href="./queues/orders/morgue?q=error%3a%22no%20stock%22%207"`, `href="./queues/orders/rules"`)
 	for _, text := range []string{"tag:a tag:b", strings.Repeat("x", browse.MaxSearch+1)} {
-		if body := search("morgue", text).Body.String(); strings.Contains(body, "No job says so") {
+		if body := search("morgue", text).Body.String(); strings.Contains(body, "No job matches") {
 			t.Errorf("%.20s: got %s, want nothing said of jobs, as none was looked at", text, body)
 		}
 	}
@@ -99,7 +99,7 @@ func TestSearchShowsWhatWaits(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).fill()
 	for _, list := range []string{"jobs?q=b1", "jobs?by=id&q=b1", "jobs?by=due&reverse=true&q=b1"} {
-		expect(t, w.get("/queues/orders/"+list), 200, "No job says so")
+		expect(t, w.get("/queues/orders/"+list), 200, "No job matches")
 	}
 	if body := w.get("/queues/orders/jobs?by=id").Body.String(); strings.Contains(body, ">b1</a>") || !strings.Contains(body, ">r1</a>") {
 		t.Errorf("by id: got %s, want what waits", body)
@@ -132,7 +132,7 @@ func TestSearchGoesOn(t *testing.T) {
 	for i := range 60 {
 		w.push(job(fmt.Sprintf("page-%02d", i)))
 	}
-	link := regexp.MustCompile(`<a href="([^"]+)">Go on</a>`)
+	link := regexp.MustCompile(`<a href="\.([^"]+)">Go on</a>`)
 	ids := regexp.MustCompile(`>(page-\d\d)</a>`)
 	for _, kept := range []string{"limit=25", "limit=25&state=ready", "by=id&limit=25&state=ready"} {
 		seen, next := map[string]int{}, "/queues/orders/jobs?q=page-&"+kept
@@ -144,7 +144,7 @@ func TestSearchGoesOn(t *testing.T) {
 			body := answer.Body.String()
 			expect(t, answer, 200, `value="page-"`, "<option selected>25", "looked through ")
 			if pages > 1 {
-				expect(t, answer, 200, " for this page", `<a href="/queues/orders/jobs?`)
+				expect(t, answer, 200, " for this page", `<a href="./queues/orders/jobs?`)
 			}
 			if strings.Contains(kept, "state=ready") {
 				expect(t, answer, 200, `<option value="ready" selected>`)

@@ -10,7 +10,7 @@ import (
 	"github.com/lowkiq/lowkiq/status"
 )
 
-// The map of shards: rows of cells, a cell per shard, with its owner's colour and letters.
+// The map of shards has rows of cells. A cell is a shard, with the colour and the letters of its owner.
 const (
 	mapRows    = 25  // queues on a page
 	mapCells   = 500 // shards of a queue that are drawn; its own page has all
@@ -69,7 +69,8 @@ func (d *Dashboard) shardsView(s *snapshot, v access) (view, error) {
 	return view{Page: "shards", Title: "Shards", Nav: "/shards", Live: liveURL(v.URL), Body: b}, nil
 }
 
-// legendOf gives every node a mark and a colour, in order of their names.
+// legendOf gives every node a mark and a colour, in the order of their names. Nodes that are gone and still own shards
+// have an entry as well.
 func legendOf(nodes []status.Node, owned map[string]int) []legendEntry {
 	states := map[string]status.NodeState{}
 	for _, n := range nodes {
@@ -89,7 +90,7 @@ func legendOf(nodes []status.Node, owned map[string]int) []legendEntry {
 	return legend
 }
 
-// markOf is A to Z, then AA and so on.
+// markOf returns A to Z, then AA and so on.
 func markOf(i int) string {
 	if i < 26 {
 		return string(rune('A' + i))
@@ -109,6 +110,8 @@ func mapRowOf(f *figures, legend []legendEntry) mapRow {
 	return row
 }
 
+// cellOf returns the cell of a shard. Its letters and its title say everything that the colour says, for people who
+// do not see the colour.
 func cellOf(queue string, index int, s shardFigures, byNode map[string]legendEntry) mapCell {
 	c := mapCell{Title: queue + "/" + strconv.Itoa(index) + ": "}
 	if node := s.holder(); node != "" {
@@ -143,7 +146,7 @@ func summaryOf(shards []shardFigures) string {
 			nobody = owner.Shards
 			continue
 		}
-		parts = append(parts, owner.Node+" "+count(owner.Shards))
+		parts = append(parts, owner.Node+" "+formatCount(owner.Shards))
 	}
 	for _, s := range shards {
 		if s.State == status.Leaving {
@@ -151,10 +154,10 @@ func summaryOf(shards []shardFigures) string {
 		}
 	}
 	if leaving > 0 {
-		parts = append(parts, count(leaving)+" moving")
+		parts = append(parts, formatCount(leaving)+" moving")
 	}
 	if nobody > 0 {
-		parts = append(parts, count(nobody)+" without an owner")
+		parts = append(parts, formatCount(nobody)+" without an owner")
 	}
 	return strings.Join(parts, ", ")
 }

@@ -8,54 +8,59 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/queue"
-	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/timings"
 	"github.com/lowkiq/lowkiq/status"
 )
 
-// overview is what stands above the shards, and is read before them.
+// overview has the facts about the cluster, which are read before the shards.
 type overview struct {
-	At      time.Time     // when reading it began; zero: not yet
+	At      time.Time     // when reading it began; zero if it was not read yet
 	Status  status.Status // Queues is empty
 	Members []status.Member
-	Entries map[string]queue.Entry
+	Entries map[string]queue.RegistryEntry
 	Owners  status.Owners
-	Handled status.Handled // nil: not known
+	Handled status.Handled // nil if it is not known
+	Refuses string         // why Redis refuses leases
 }
 
-// snapshot is the cluster in figures, as far as it has been read. It never changes: all
-// pages and streams of a moment share one.
+// snapshot has the figures of the cluster that were read so far. It never changes, so all pages and streams can
+// share it.
 type snapshot struct {
-	At      time.Time // when it was made; zero: nothing has been read yet
+	At      time.Time // when it was made; zero if nothing has been read yet
 	Swept   time.Time // when figures of shards were read last
 	Status  status.Status
 	Members []status.Member
-	Queues  []*figures // all that are registered, by name
+	Queues  []*figures // all registered queues, by name
 	Samples []sample   // of the chart, oldest first
-	Err     error      // why it could not be made anew
+	Err     error      // why the figures could not be read again
 }
 
-// figures are one queue's. They never change.
+// figures are the figures of a queue. They never change.
 type figures struct {
 	Name      string
-	Entry     queue.Entry
+	Entry     queue.RegistryEntry
 	Unhandled bool      // no living node handles the queue
-	At        time.Time // when reading them began, the entry first; zero: shards have not been read
+	At        time.Time // when reading them began, the entry first; zero if shards have not been read
 	Sum       queue.Stats
 	Shards    []shardFigures
 	Rate      rate
 	Speed     speed
+	Causes    []status.Cause // what slows the queue down
 }
 
-// shardFigures are one shard's.
+// shardFigures are the figures of a shard.
 type shardFigures struct {
 	queue.Stats
 	Assigned string // the node that should own it
 	State    status.ShardState
 }
 
-// figures judges what was read of a queue's shards after the overview.
-func (o overview) figures(name string, stats []queue.Stats) *figures {
-	f := &figures{Name: name, Entry: o.Entries[name], Unhandled: o.unhandled(name), At: o.At, Sum: queue.Sum(stats), Shards: make([]shardFigures, len(stats))}
+// newFigures judges the shards of a queue, which were read after the overview.
+//
+// The figures have the time of the overview, the earlier of the two. So they never count as newer than they are.
+func (o overview) newFigures(name string, stats []queue.Stats) *figures {
+	f := &figures{Name: name, Entry: o.Entries[name], Unhandled: o.isUnhandled(name), At: o.At, Sum: queue.Sum(stats), Shards: make([]shardFigures, len(stats))}
+	f.Causes = o.findCauses(name, stats)
 	for i := range stats {
 		f.Shards[i].Stats = stats[i]
 		f.Shards[i].Assigned, f.Shards[i].State = o.Owners(lowkiq.Shard{Queue: name, Index: i}, stats[i].Owner.Instance)
@@ -63,18 +68,33 @@ func (o overview) figures(name string, stats []queue.Stats) *figures {
 	return f
 }
 
-func (o overview) unhandled(name string) bool {
+// findCauses returns the causes that slow a queue down, nil if they are not known.
+func (o overview) findCauses(name string, stats []queue.Stats) []status.Cause {
+	if o.Handled == nil {
+		return nil
+	}
+	facts := status.QueueFacts{Name: name, Paused: o.Entries[name].Paused, Redis: o.Refuses, Handled: o.Handled, Shards: stats}
+	return facts.Causes()
+}
+
+func (o overview) isUnhandled(name string) bool {
 	return o.Handled != nil && len(o.Handled.By(name)) == 0
 }
 
-// speed is how long handlers took in the last minute, and how long jobs waited for them.
+// Cause returns the sentence beside the lag, "" if there is none.
+func (f *figures) Cause() string {
+	cause, _ := status.Slowest(f.Causes)
+	return cause.Reason
+}
+
+// speed has the duration of handler calls in the last minute, and the time that jobs waited for them.
 type speed struct {
-	Calls         int // of handlers; 0: there were none, and the rest says nothing
+	Calls         int // of handlers; if it is 0 the other fields mean nothing
 	P50, P95, P99 float64
 	Wait95        float64
 }
 
-func speedOf(t browse.Timing) speed {
+func speedOf(t timings.Minute) speed {
 	s := speed{Calls: int(t.Handler.Count()), P50: t.Handler.Quantile(.5), P95: t.Handler.Quantile(.95), P99: t.Handler.Quantile(.99)}
 	if t.Wait.Count() > 0 {
 		s.Wait95 = t.Wait.Quantile(.95)
@@ -82,11 +102,11 @@ func speedOf(t browse.Timing) speed {
 	return s
 }
 
-// rate is how fast counters grow, per second.
+// rate is the growth of counters per second.
 type rate struct{ Processed, Failed float64 }
 
-// rateOf is how fast counters grew between two readings. Counters that fell belong to a Redis that
-// has lost its data.
+// rateOf returns the growth of counters between two readings, per second. Counters that fell belong to a Redis
+// that has lost its data, and give 0.
 func rateOf(before, now queue.Stats, between time.Duration) rate {
 	return rate{
 		Processed: max(0, float64(now.Processed-before.Processed)) / between.Seconds(),
@@ -94,11 +114,11 @@ func rateOf(before, now queue.Stats, between time.Duration) rate {
 	}
 }
 
-// maxRateAge is how far apart two readings may be for a rate between them to say
-// something about now.
+// maxRateAge bounds the time between two readings for a rate. After a longer time the rate would say nothing
+// about the present.
 const maxRateAge = 2 * time.Minute
 
-// rateSince is how fast the counters grew since an earlier reading.
+// rateSince returns the growth of the counters since an earlier reading, per second.
 func (f *figures) rateSince(before *figures) rate {
 	age := f.At.Sub(before.At)
 	if before.At.IsZero() || age > maxRateAge || age <= 0 {
@@ -111,12 +131,12 @@ func (f *figures) rateSince(before *figures) rate {
 type sample struct {
 	At time.Time // of the first reading
 	rate
-	of int // readings it is the mean of; 0 = one
+	readings int // number of readings in the mean; 0 stands for 1
 }
 
-// thinned keeps an hour: each point of the last minute, and of what is older the mean of a quarter
-// of a minute. These are 300 points at most.
-func thinned(samples []sample, now time.Time) []sample {
+// thinSamples keeps the samples of an hour. It keeps each point of the last minute. Older points become the mean
+// of a quarter of a minute each. That is at most 300 points.
+func thinSamples(samples []sample, now time.Time) []sample {
 	kept := make([]sample, 0, len(samples))
 	for _, s := range samples {
 		age := now.Sub(s.At)
@@ -128,9 +148,9 @@ func thinned(samples []sample, now time.Time) []sample {
 			kept = append(kept, s)
 			continue
 		}
-		mean, more := &kept[last], max(s.of, 1)
-		mean.of = max(mean.of, 1) + more
-		part := float64(more) / float64(mean.of)
+		mean, more := &kept[last], max(s.readings, 1)
+		mean.readings = max(mean.readings, 1) + more
+		part := float64(more) / float64(mean.readings)
 		mean.Processed += (s.Processed - mean.Processed) * part
 		mean.Failed += (s.Failed - mean.Failed) * part
 	}
@@ -146,7 +166,7 @@ func (s *snapshot) queue(name string) *figures {
 	return s.Queues[i]
 }
 
-// inOrder are the figures of all queues, by name.
+// inOrder returns the figures of all queues, by name.
 func inOrder(byName map[string]*figures) []*figures {
 	all := make([]*figures, 0, len(byName))
 	for _, name := range slices.Sorted(maps.Keys(byName)) {
@@ -155,7 +175,7 @@ func inOrder(byName map[string]*figures) []*figures {
 	return all
 }
 
-// totals are all queues together.
+// totals has the figures of all queues together.
 type totals struct {
 	queue.Stats
 	Rate   rate
@@ -167,7 +187,7 @@ type totals struct {
 // Complete reports whether every queue has been read.
 func (t totals) Complete() bool { return t.Read == t.Queues }
 
-func (s *snapshot) totals() totals {
+func (s *snapshot) sumTotals() totals {
 	t := totals{Queues: len(s.Queues)}
 	stats := make([]queue.Stats, 0, len(s.Queues))
 	for _, f := range s.Queues {

@@ -1,6 +1,8 @@
 package dashboard
 
 import (
+	"bytes"
+	"encoding/json"
 	"strings"
 	"testing"
 	"time"
@@ -12,7 +14,7 @@ func TestLag(t *testing.T) {
 		-time.Second: "0 s", 0: "0 s", time.Millisecond: "< 10 ms", 45 * time.Millisecond: "45 ms", 1500 * time.Millisecond: "1.5 s",
 		59900 * time.Millisecond: "59 s", 250 * time.Second: "4 m 10 s", 185 * time.Minute: "3 h 5 m", 52 * time.Hour: "2 d 4 h",
 	} {
-		if got := lag(d); got != want {
+		if got := formatLag(d); got != want {
 			t.Errorf("%s: got %q, want %q", d, got, want)
 		}
 	}
@@ -21,7 +23,7 @@ func TestLag(t *testing.T) {
 func TestNumbers(t *testing.T) {
 	t.Parallel()
 	for n, want := range map[int]string{0: "0", 999: "999", 1000: "1,000", -1234567: "-1,234,567", 1000000: "1,000,000"} {
-		if got := count(n); got != want {
+		if got := formatCount(n); got != want {
 			t.Errorf("count: got %q, want %q", got, want)
 		}
 	}
@@ -31,7 +33,7 @@ func TestNumbers(t *testing.T) {
 		}
 	}
 	for s, want := range map[float64]string{.0001: "0.10 ms", .0625: "62.5 ms", .25: "250 ms", 2.345: "2.3 s", 90: "1 m 30 s"} {
-		if got := took(s); got != want {
+		if got := formatTook(s); got != want {
 			t.Errorf("took: got %q, want %q", got, want)
 		}
 	}
@@ -70,7 +72,7 @@ func TestBeginning(t *testing.T) {
 	for data, want := range map[string]string{
 		"": "empty", "a\n  b": "a b", "abcdefghijkl": "abcdefghij…", "ääääää": "äääää…", "\x00\x01": "base64 AAE…",
 	} {
-		if got := beginning([]byte(data), 10); got != want {
+		if got := summarizePayload([]byte(data), 10); got != want {
 			t.Errorf("%q: got %q, want %q", data, got, want)
 		}
 	}
@@ -145,5 +147,28 @@ func TestPager(t *testing.T) {
 	}
 	if w.queue("qab") == nil || w.queue("zz") != nil {
 		t.Error("got the wrong queue by its name")
+	}
+}
+
+// JSON is indented as encoding/json does it, as far as it is shown, however much that would be of the whole.
+func TestIndented(t *testing.T) { // alone: it counts allocations
+	for _, text := range []string{`{"a":[1,2,{"b":"c\\\",{}[]"}],"e":{},"l":[]}`, "[ 1 , [ ] , { \"a b\" :  null } ]", `"x"`, `-1.5e3`, "[[[[]]]]", "{\n}"} {
+		var want bytes.Buffer
+		if err := json.Indent(&want, []byte(text), "", "  "); err != nil {
+			t.Fatal(err)
+		}
+		if got := string(indentJSON([]byte(text), 1000)); got != strings.TrimRight(want.String(), " \n") {
+			t.Errorf("%s: got %q, want %q", text, got, want.String())
+		}
+	}
+	const depth = 9000
+	deep := strings.Repeat("[", depth) + strings.Repeat("1,", 400_000) + "1" + strings.Repeat("]", depth)
+	took := testing.AllocsPerRun(1, func() {
+		if got := textOf([]byte(deep)); got.Form != "JSON" || !got.Cut || len(got.Text) > shownPayloadBytes {
+			t.Errorf("got %s of %d bytes, cut %v", got.Form, len(got.Text), got.Cut)
+		}
+	})
+	if got := cap(indentJSON([]byte(deep), 1000)); got > 100<<10 || took > 100 {
+		t.Errorf("got %d bytes of indented text and %v allocations, want few", got, took)
 	}
 }

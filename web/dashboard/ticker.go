@@ -11,30 +11,30 @@ import (
 	"github.com/lowkiq/lowkiq/queue/events"
 )
 
-// ticker is the last of what has happened since a page was opened, the newest first.
+// ticker has the latest events since a page was opened, newest first.
 type ticker struct {
 	Lines []tickerLine
-	All   bool // of all queues
+	All   bool // events of all queues
 	Now   time.Time
 
-	due <-chan time.Time // when the page is to be sent what is new; nil: nothing is
+	due <-chan time.Time // when the page gets the new events, nil if there are none
 }
 
-// tickerLine is one event.
+// tickerLine is an event.
 type tickerLine struct {
 	events.Event
 	Run    *runLine
 	Change *changeLine
-	At     time.Time // when the page heard of it
+	At     time.Time // when the stream got it
 }
 
 const (
 	tickerLines = 20
-	// tickerEvery is how often a page is sent what is new: a busy queue has thousands of events a second.
+	// tickerEvery is how often a page gets new events. A busy queue has thousands of events a second.
 	tickerEvery = time.Second
 )
 
-// add takes in an event.
+// add adds an event and drops the oldest beyond tickerLines.
 func (t *ticker) add(e events.Event, now time.Time) {
 	line := tickerLine{Event: e, At: now}
 	switch {
@@ -47,18 +47,19 @@ func (t *ticker) add(e events.Event, now time.Time) {
 	t.Lines = t.Lines[:min(len(t.Lines), tickerLines)]
 }
 
-// Node is the one that tells of an event.
+// Node returns the node that reported the event.
 func (l tickerLine) Node() string { return nodeOf(l.Instance) }
 
-// From is whose jobs were recovered.
+// From returns the node that had the recovered jobs before.
 func (l tickerLine) From() string { return nodeOf(l.Recovered.From) }
 
-// watchView is what happens in all queues.
+// watchView returns the page with the events of all queues.
 func (d *Dashboard) watchView(_ *snapshot, v access) (view, error) {
 	return view{Page: "watch", Title: "Events", Nav: "/watch", Live: liveURL(v.URL), Body: ticker{All: true}}, nil
 }
 
-// sendTicker sends what is new to a page.
+// sendTicker sends the latest events to a page, all of them each time. So a page that has missed a part is right again
+// with the next part.
 func (d *Dashboard) sendTicker(t *ticker, out *eventWriter) error {
 	t.Now = time.Now()
 	var part bytes.Buffer
@@ -69,8 +70,9 @@ func (d *Dashboard) sendTicker(t *ticker, out *eventWriter) error {
 	return out.event("ticker", part.String())
 }
 
-// await waits until a page's figures change, and sends what happens meanwhile. It reports whether the stream goes on.
-func (d *Dashboard) await(r *http.Request, change <-chan struct{}, beat <-chan time.Time, news <-chan events.Event, t *ticker, out *eventWriter) bool {
+// awaitNews waits until a page's figures change or a beat is due, and sends new events meanwhile. It reports whether the stream
+// goes on.
+func (d *Dashboard) awaitNews(r *http.Request, change <-chan struct{}, beat <-chan time.Time, news <-chan events.Event, t *ticker, out *eventWriter) bool {
 	for {
 		select {
 		case <-change:

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/journal"
+	"github.com/lowkiq/lowkiq/internal/store/journal"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/changes"
 	"github.com/lowkiq/lowkiq/queue/events"
@@ -38,7 +38,7 @@ func TestTicker(t *testing.T) {
 	}()
 	for of, wanted := range map[string][]string{
 		"/queues/orders": {"failed</span>", "no &lt;b&gt;stock", "attempt 3,</span> <span class=\"soft\">took 1.0 s</span>", "recovered</span>", "7 jobs of <bdi>n2</bdi>, 1 payload buried", "requeue</span>", "&lt;why&gt;"},
-		"/watch":         {"of-mail", `<a href="/queues/orders">orders</a>`, "recovered</span>"},
+		"/watch":         {"of-mail", `<a href="./queues/orders">orders</a>`, "recovered</span>"},
 	} {
 		lines := bufio.NewScanner(listen(t, ctx, server.URL, of).Body)
 		lines.Buffer(nil, 1<<20)
@@ -55,7 +55,7 @@ func TestTicker(t *testing.T) {
 			}
 		}
 	}
-	expect(t, w.get("/watch"), 200, "Nothing has happened since this page was opened", `data-live="/events?of=%2Fwatch"`)
+	expect(t, w.get("/watch"), 200, "Nothing has happened since this page was opened", `data-live="./events?of=%2Fwatch"`)
 	cancel()
 }
 
@@ -80,7 +80,7 @@ func TestPermitsAreShown(t *testing.T) {
 	must(t, err)
 	_, err = w.client.Permits("orders").Ask(t.Context(), queue.PermitRequest{Instance: "n1/01J.1", Number: 1, Limit: 5, Wanted: 3})
 	must(t, err)
-	expect(t, w.get("/queues/orders/rules"), 200, "Who has permits", `<th scope="row">n1</th><td class="id break">n1/01J.1</td><td class="num" data-name="permits">3</td>`, "No limit is set any more")
+	expect(t, w.get("/queues/orders/rules"), 200, "Instances with permits", `<th scope="row">n1</th><td class="id break">n1/01J.1</td><td class="num" data-name="permits">3</td>`, "No limit is set any more")
 	if sent := w.post("/queues/orders/rules", "revision", "0", "rule", "limit", "value", "{rate: 10/s, concurrency: 5}"); sent.Code != 303 {
 		t.Fatalf("got %d; %s", sent.Code, sent.Body)
 	}
@@ -91,7 +91,7 @@ func TestPermitsAreShown(t *testing.T) {
 func TestGroupsAreShown(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).fill()
-	if strings.Contains(w.get("/queues/orders/rules").Body.String(), "Of which groups") {
+	if strings.Contains(w.get("/queues/orders/rules").Body.String(), "Groups whose ids run") {
 		t.Error("got a section about groups, and there are none")
 	}
 	_, err := w.client.Leases().Take(t.Context(), "n1/01J.1", []byte("{}"), []byte("{}"), time.Minute)
@@ -101,7 +101,7 @@ func TestGroupsAreShown(t *testing.T) {
 	}}
 	_, err = w.client.AskGroups(t.Context(), "orders", &ask)
 	must(t, err)
-	expect(t, w.get("/queues/orders/rules"), 200, "Of which groups", `<span class="id">acme&lt;b&gt;:</span>`, `<span data-name="held">2</span> on <span title="n1/01J.1">n1</span>`,
+	expect(t, w.get("/queues/orders/rules"), 200, "Groups whose ids run", `<span class="id">acme&lt;b&gt;:</span>`, `<span data-name="held">2</span> on <span title="n1/01J.1">n1</span>`,
 		`<span class="id">held:</span>`, "in 59 m")
 	ask.Number, ask.Groups = 2, nil
 	for i := range groupsShown {

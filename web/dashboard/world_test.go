@@ -16,7 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/queue/recurring"
@@ -42,11 +42,13 @@ func newWorld(t testing.TB) *world {
 	t.Helper()
 	w := &world{t: t, redis: redistest.Start(t)}
 	var err error
-	w.client, err = queue.Open(queue.Config{Redis: w.redis.URL(), Cluster: "shop", Timeout: 10 * time.Second})
+	w.client, err = queue.Open(queue.Config{Redis: w.redis.URL(), Cluster: "shop", Timeout: time.Minute})
 	must(t, err)
+	w.client.DB().Slow = nil // a script that a busy machine holds up for half a second would be rested for longer than a page may take
 	t.Cleanup(func() { must(t, w.client.Close()) })
-	w.pages, err = newDashboard(fakeNode{w: w}, web.Config{Version: "v1.2.3", Log: slog.New(slog.DiscardHandler)})
+	w.pages, err = newDashboard(fakeNode{w: w}, web.Config{Cluster: fakeNode{w: w}, Version: "v1.2.3", Log: slog.New(slog.DiscardHandler)})
 	must(t, err)
+	w.pages.answerTimeout = time.Minute
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- w.pages.Run(ctx) }()
@@ -70,7 +72,8 @@ type fakeNode struct {
 	w        *world
 }
 
-func (n fakeNode) Cluster() status.Cluster { return n }
+// Attach leaves the pages to newWorld, which runs them.
+func (n fakeNode) Attach(func() (string, error), func(context.Context) error) error { return nil }
 
 func (n fakeNode) Client() *queue.Client { return n.w.client }
 
@@ -140,7 +143,18 @@ func (n fakeNode) Cancel(_ context.Context, _ *queue.Queue, id string, _ queue.C
 }
 
 func (n fakeNode) Handled(context.Context) (status.Handled, error) {
-	return status.Handled{"orders": {"n1"}}, nil
+	return status.Handled{{Node: "n1", Name: "n1/01J.1", Queues: map[string]int{"orders": 4}}}, nil
+}
+
+// DrainProgress does what was asked at once.
+func (n fakeNode) DrainProgress(context.Context, string) (status.DrainProgress, error) {
+	return status.DrainProgress{Drains: n.w.drains.Load()%2 == 1}, nil
+}
+
+func (n fakeNode) RedisRefuses() string { return "" }
+
+func (n fakeNode) Here(string, lowkiq.Shard, string, *queue.Cancellation) (where queue.Whereabouts, ok bool) {
+	return where, false
 }
 
 func (n fakeNode) Drain(_ context.Context, node string, _ bool) (string, error) {
@@ -188,7 +202,7 @@ func (w *world) fill() *world {
 	evil.Payload = []byte(`</pre><img src=x onerror=alert(1)>`)
 	w.push(job("r1"), job("r2"), scheduled, job("a/b"), binary, long, evil)
 	book := recurring.Of(w.client)
-	must(w.t, book.Declare(ctx, map[string]recurring.Spec{"report": {Cron: "0 6 * * 1-5", Zone: "Europe/Berlin", Queue: "mail", ID: hostile, Payload: []byte(`{"day":"</pre><b>{tick}"}`)}}, time.Unix(1763600000, 0)))
+	must(w.t, book.Declare(ctx, map[string]recurring.Spec{"report": {Cron: "0 6 * * 1-5", Zone: "Europe/Berlin", Queue: "mail", ID: hostile, Payload: []byte(`{"day":"</pre><b>{tick}"}`)}}, time.Unix(1763600000, 0), "boot"))
 	must(w.t, book.Add(ctx, "sync", recurring.Spec{Every: recurring.Duration(24 * time.Hour), Jitter: recurring.Duration(time.Minute), Queue: "mail", Header: map[string]string{"tag": "vip"}}))
 	w.settle("orders", "mail")
 	return w
@@ -200,12 +214,12 @@ func (w *world) settle(queues ...string) {
 	for _, name := range queues { // a sweep may have begun before they were filled
 		f, err := w.pages.source.figures(w.t.Context(), name)
 		must(w.t, err)
-		w.pages.sampler.learn(f)
+		w.pages.sampler.learnFigures(f)
 	}
 	for {
-		now, change := w.pages.sampler.look("")
+		now, change := w.pages.sampler.registerWatcher("")
 		missing := slices.ContainsFunc(queues, func(name string) bool { f := now.queue(name); return f == nil || f.At.IsZero() })
-		if figured(now) && !missing {
+		if hasFigures(now) && !missing {
 			return
 		}
 		select {
@@ -238,7 +252,15 @@ func (w *world) push(jobs ...lowkiq.Push) {
 func (w *world) do(r *http.Request) *httptest.ResponseRecorder {
 	answer := httptest.NewRecorder()
 	w.pages.ServeHTTP(answer, r.WithContext(w.t.Context()))
+	land(answer, r)
 	return answer
+}
+
+// land makes the Location of an answer absolute, as a browser does.
+func land(answer *httptest.ResponseRecorder, r *http.Request) {
+	if to := answer.Header().Get("Location"); to != "" {
+		answer.Header().Set("Location", r.URL.ResolveReference(mustURL(to)).String())
+	}
 }
 
 func (w *world) get(target string) *httptest.ResponseRecorder {

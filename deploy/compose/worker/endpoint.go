@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/judge"
-	"github.com/lowkiq/lowkiq/internal/pause"
+	"github.com/lowkiq/lowkiq/internal/process/sleep"
+	"github.com/lowkiq/lowkiq/lab/judge"
 	"github.com/lowkiq/lowkiq/wire"
 )
 
@@ -50,4 +50,4 @@ func (e *endpoint) handler() lowkiq.Handler {
 }
 
 // pretend takes its time, and ends early when the node has given the request up.
-func (e *endpoint) pretend(ctx context.Context, _ *lowkiq.Batch) error { return pause.For(ctx, e.work) }
+func (e *endpoint) pretend(ctx context.Context, _ *lowkiq.Batch) error { return sleep.For(ctx, e.work) }

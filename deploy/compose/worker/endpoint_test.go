@@ -8,14 +8,13 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/judge"
+	"github.com/lowkiq/lowkiq/internal/testing/leaktest"
+	"github.com/lowkiq/lowkiq/lab/judge"
 	"github.com/lowkiq/lowkiq/node/handler"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // What a node posts is done, and stands in the history as it was pushed.
 func TestNodePosts(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/judge"
+	"github.com/lowkiq/lowkiq/lab/judge"
 )
 
 func main() {

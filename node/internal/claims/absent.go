@@ -7,94 +7,98 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/identity"
+	"github.com/lowkiq/lowkiq/internal/process/identity"
 )
 
-// AbsentInstances is what a process knows, over all of its own instances, of instances and claims
-// that are missing in Redis.
+// AbsentInstances records which instances and claims Redis lacks, and since when. It belongs to a
+// process and spans all its instances, so observations of an instance count for the next instance.
 type AbsentInstances struct {
 	now func() time.Duration
 
-	mu        sync.Mutex
-	since     map[string]time.Duration // since when instances lack their lease; guarded by mu
-	gone      map[string]time.Duration // when instances were proven to be gone with all their processes; guarded by mu
-	last      map[lowkiq.Shard]int     // shards that this process owned last, and how many leases it had lost then; guarded by mu
-	lost      int                      // leases that this process has lost; guarded by mu
-	heldUntil time.Duration            // until when absent claims count as held; guarded by mu
+	mu           sync.Mutex
+	missingSince map[string]time.Duration // when each instance was first seen without its lease; guarded by mu
+	goneAt       map[string]time.Duration // when each instance was proven to be gone with its children; guarded by mu
+	lastOwned    map[lowkiq.Shard]int     // the value of lostLeases when this process last owned the shard; guarded by mu
+	lostLeases   int                      // how many leases this process has lost; guarded by mu
+	heldUntil    time.Duration            // until when absent claims count as held; guarded by mu
 }
 
-// NewAbsentInstances makes an empty one.
+// NewAbsentInstances returns an empty record. now must be a clock that never jumps.
 func NewAbsentInstances(now func() time.Duration) *AbsentInstances {
-	return &AbsentInstances{now: now, since: map[string]time.Duration{}, gone: map[string]time.Duration{}, last: map[lowkiq.Shard]int{}}
+	return &AbsentInstances{now: now, missingSince: map[string]time.Duration{}, goneAt: map[string]time.Duration{}, lastOwned: map[lowkiq.Shard]int{}}
 }
 
-func (a *AbsentInstances) isLastOwner(s lowkiq.Shard) {
+// setLastOwner records that this process owns a shard.
+func (a *AbsentInstances) setLastOwner(s lowkiq.Shard) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.last[s] = a.lost
+	a.lastOwned[s] = a.lostLeases
 }
 
-// NotLastOwner notes that another instance has taken a shard, or may have.
-func (a *AbsentInstances) NotLastOwner(s lowkiq.Shard) {
+// ClearLastOwner records that another instance owns a shard, or may own it.
+func (a *AbsentInstances) ClearLastOwner(s lowkiq.Shard) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	delete(a.last, s)
+	delete(a.lastOwned, s)
 }
 
-// NotLastOwnerOf does the same for all shards of a queue.
-func (a *AbsentInstances) NotLastOwnerOf(queueName string) {
+// ClearLastOwners does the same for all shards of a queue.
+func (a *AbsentInstances) ClearLastOwners(queueName string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	maps.DeleteFunc(a.last, func(s lowkiq.Shard, _ int) bool { return s.Queue == queueName })
+	maps.DeleteFunc(a.lastOwned, func(s lowkiq.Shard, _ int) bool { return s.Queue == queueName })
 }
 
-// lastOwnerOf reports whether no other instance can have owned the shard since this process did.
-// That is known of shards that it owned when it lost its last lease, or later: if Redis has lost a
-// claim, another instance may take the shard a ttl later, and this process need not see that.
-func (a *AbsentInstances) lastOwnerOf(s lowkiq.Shard) bool {
+// isLastOwner reports whether no other instance can have owned the shard since this process did.
+//
+// This process knows that only until its second lost lease. Suppose that Redis loses a claim and the lease of its owner. The
+// owner notices, and a ttl later any instance may claim the shard. If Redis then loses everything again, this process has seen
+// two losses, and it need not have seen the other owner between them.
+func (a *AbsentInstances) isLastOwner(s lowkiq.Shard) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	lost, owned := a.last[s]
-	return owned && lost >= a.lost-1
+	lost, owned := a.lastOwned[s]
+	return owned && lost >= a.lostLeases-1
 }
 
-// LeaseLost notes the end of this process's lease. If it is missing, Redis may have lost claims
-// too, and if Redis was away, it is unknown what it lost meanwhile: absent claims count as held for
-// a ttl, the time their owners need to notice (I1).
+// LeaseLost records the loss of this process's lease. Redis may have lost claims with it, or may have lost data while it was
+// out of reach. Owners of lost claims learn of that within a ttl. So absent claims count as held for a ttl (I1).
 func (a *AbsentInstances) LeaseLost(ttl time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.lost++
+	a.lostLeases++
 	a.heldUntil = a.now() + ttl
 }
 
-func (a *AbsentInstances) claimsHeld() bool {
+// absentClaimsHeld reports whether absent claims count as held now.
+func (a *AbsentInstances) absentClaimsHeld() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.now() < a.heldUntil
 }
 
-// missing says for how long this process has seen an instance without its lease.
-func (a *AbsentInstances) missing(instance string, leased bool) (time.Duration, bool) {
+// missingFor returns for how long this process has seen an instance without its lease. A lease that
+// is seen again ends that time, so a wrong answer does no lasting harm.
+func (a *AbsentInstances) missingFor(instance string, leased bool) (time.Duration, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if leased {
-		delete(a.since, instance)
+		delete(a.missingSince, instance)
 		return 0, false
 	}
-	since, noted := a.since[instance]
+	since, noted := a.missingSince[instance]
 	if !noted {
 		since = a.now()
-		a.since[instance] = since
+		a.missingSince[instance] = since
 	}
 	return a.now() - since, true
 }
 
-// ended reports whether an instance's process and all of its child processes are proven to be gone.
-// A proof is kept: to look for guards of children takes a while.
-func (a *AbsentInstances) ended(instance string, id identity.Identity, prove func(identity.Identity) bool) bool {
+// proveEnded reports whether an instance's process and all of its child processes are proven to be
+// gone. It keeps a proof, because the search for the guards of children takes a while.
+func (a *AbsentInstances) proveEnded(instance string, id identity.Identity, prove func(identity.Identity) bool) bool {
 	a.mu.Lock()
-	_, known := a.gone[instance]
+	_, known := a.goneAt[instance]
 	a.mu.Unlock()
 	if known {
 		return true
@@ -104,47 +108,45 @@ func (a *AbsentInstances) ended(instance string, id identity.Identity, prove fun
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.gone[instance] = a.now()
+	a.goneAt[instance] = a.now()
 	return true
 }
 
-// forget drops what was noted of an instance.
-func (a *AbsentInstances) forget(instance string) {
+// forgetInstance deletes what was recorded about the lease of an instance.
+func (a *AbsentInstances) forgetInstance(instance string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	delete(a.since, instance)
+	delete(a.missingSince, instance)
 }
 
-// forgetOld drops what was noted of instances long ago; if it is needed, it is noted anew.
+// forgetOld deletes old records. A record that is needed after all is made anew.
 func (a *AbsentInstances) forgetOld() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	long := func(_ string, since time.Duration) bool { return a.now()-since > forgetMost }
-	maps.DeleteFunc(a.since, long)
-	maps.DeleteFunc(a.gone, long)
+	long := func(_ string, since time.Duration) bool { return a.now()-since > maxForgetAfter }
+	maps.DeleteFunc(a.missingSince, long)
+	maps.DeleteFunc(a.goneAt, long)
 }
 
 const (
-	pruneEvery  = 30 * time.Second // the index of instances is looked through
-	pruneAfter  = time.Minute      // other processes have this time to use the proof that an instance is dead
-	forgetAfter = 10 * time.Minute // at least: an instance without lease or proof; much longer than to seize what it held
-	forgetMost  = time.Hour        // at most: the same, of a long ttl
+	pruneEvery     = 30 * time.Second // how often pruneIndex reads the index of instances
+	pruneAfter     = time.Minute      // for other processes to use the proof that an instance is dead
+	minForgetAfter = 10 * time.Minute // without lease or proof; seizing its shards takes much less
+	maxForgetAfter = time.Hour        // the same, for an instance with a long ttl
 )
 
-// forgettable reports whether the index may forget an instance of this ttl that has been without
-// its lease for so long.
-func forgettable(missing, ttl time.Duration, proven bool) bool {
-	return proven && missing > pruneAfter || missing > min(max(forgetAfter, 10*ttl), forgetMost)
+// isForgettable reports whether the index may forget an instance of this ttl whose lease has been missing for so long.
+func isForgettable(missing, ttl time.Duration, proven bool) bool {
+	return proven && missing > pruneAfter || missing > min(max(minForgetAfter, 10*ttl), maxForgetAfter)
 }
 
-// prune has the index of instances forget those that are dead, or it would grow with each crash. It
-// reads all leases, so it is for those who look at all of them anyway; see "Who should own a shard"
-// in docs/design.md.
-func (c *Claims[R]) prune(ctx context.Context) {
-	if !c.p.Prunes() || c.pruned != 0 && c.p.Now()-c.pruned < pruneEvery {
+// pruneIndex removes dead instances from the index, which would grow with each crash otherwise. It reads all leases, so only
+// those processes do it that read all leases anyway; see "Who should own a shard" in docs/design.md.
+func (c *Claims[R]) pruneIndex(ctx context.Context) {
+	if !c.p.Prunes() || c.prunedAt != 0 && c.p.Now()-c.prunedAt < pruneEvery {
 		return
 	}
-	c.pruned = c.p.Now()
+	c.prunedAt = c.p.Now()
 	instances, err := c.p.Redis.Instances(ctx)
 	if err != nil {
 		return
@@ -153,17 +155,17 @@ func (c *Claims[R]) prune(ctx context.Context) {
 		if other.Name == c.p.Instance {
 			continue
 		}
-		id, ok := identity.Parse(other.Identity)
-		proven := ok && (c.p.Gone(id.Process) || identity.SameBoot(other.Name, c.p.Instance))
-		missing, _ := c.absent.missing(other.Name, other.Lease != nil)
-		if !forgettable(missing, time.Duration(id.TTL)*time.Millisecond, proven) {
+		id, ok := identity.ParseIdentity(other.Identity)
+		proven := ok && (c.p.IsGone(id.Process) || identity.SameBoot(other.Name, c.p.Instance))
+		missing, _ := c.absent.missingFor(other.Name, other.Lease != nil)
+		if !isForgettable(missing, time.Duration(id.TTL)*time.Millisecond, proven) {
 			continue
 		}
 		if err := c.p.Redis.DropLease(ctx, other.Name); err != nil {
 			c.p.OpFailed("prune", nil, err)
 			continue
 		}
-		c.absent.forget(other.Name)
+		c.absent.forgetInstance(other.Name)
 	}
 	c.absent.forgetOld()
 }

@@ -7,12 +7,12 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/identity"
+	"github.com/lowkiq/lowkiq/internal/process/identity"
 	"github.com/lowkiq/lowkiq/queue/lease"
 )
 
-// TestMissing: the time counts from the first look that found no lease, and starts anew if the
-// lease is seen again, as after a read that was wrong.
+// TestMissing: the time begins when the lease is first seen missing. It begins anew if the lease is
+// seen again, for example after an answer that was wrong.
 func TestMissing(t *testing.T) {
 	t.Parallel()
 	now := time.Hour
@@ -24,13 +24,13 @@ func TestMissing(t *testing.T) {
 		ever   bool
 	}{{0, true, 0, false}, {0, false, 0, true}, {time.Hour, false, time.Hour, true}, {0, true, 0, false}, {time.Hour, false, 0, true}} {
 		now += step.after
-		if got, ever := a.missing("x", step.leased); got != step.want || ever != step.ever {
+		if got, ever := a.missingFor("x", step.leased); got != step.want || ever != step.ever {
 			t.Errorf("%+v: missing for %s, %v", step, got, ever)
 		}
 	}
 }
 
-// index is a Redis that has instances and nothing else.
+// index is a Redis with an index of instances and nothing else.
 type index struct {
 	Redis
 	list []lease.Instance
@@ -49,8 +49,8 @@ func (r *index) DropLease(_ context.Context, name string) error {
 	return nil
 }
 
-// TestPrune: what is known of instances that have been without a lease for long is forgotten,
-// others stay, and the index is not looked at all the time.
+// TestPrune: the index forgets instances without a lease after a while, and no others. It is read
+// every pruneEvery at most.
 func TestPrune(t *testing.T) {
 	t.Parallel()
 	now, gone := time.Hour, false
@@ -61,32 +61,32 @@ func TestPrune(t *testing.T) {
 	absent := NewAbsentInstances(func() time.Duration { return now })
 	c := New(Process[*worker]{
 		Instance: "me/B.1", Redis: redis, Log: slog.New(slog.DiscardHandler), Now: func() time.Duration { return now },
-		Prunes: func() bool { return true }, Gone: func(identity.Process) bool { return gone },
+		Prunes: func() bool { return true }, IsGone: func(identity.Process) bool { return gone },
 	}, absent)
 	look := func(after time.Duration, want int) {
 		t.Helper()
 		now += after
-		c.prune(t.Context())
+		c.pruneIndex(t.Context())
 		if got := len(redis.list); got != want {
 			t.Errorf("%d instances are listed, want %d", got, want)
 		}
 	}
 	look(0, 3)
-	look(forgetAfter, 3)
-	gone = true // proven, and not looked for again so soon
+	look(minForgetAfter, 3)
+	gone = true // now it is proven, and pruneEvery has not passed
 	look(pruneEvery-1, 3)
 	look(1, 2)
-	if len(absent.since) != 0 {
-		t.Errorf("remembered as without lease: %v, want none", absent.since)
+	if len(absent.missingSince) != 0 {
+		t.Errorf("remembered as without lease: %v, want none", absent.missingSince)
 	}
-	absent.since["no longer listed/X.1"], absent.gone["no longer listed/X.1"] = now, now
-	look(forgetMost+pruneEvery, 2)
-	if len(absent.since)+len(absent.gone) > 0 {
-		t.Errorf("remembered after %s: %v, %v", forgetMost, absent.since, absent.gone)
+	absent.missingSince["no longer listed/X.1"], absent.goneAt["no longer listed/X.1"] = now, now
+	look(maxForgetAfter+pruneEvery, 2)
+	if len(absent.missingSince)+len(absent.goneAt) > 0 {
+		t.Errorf("remembered after %s: %v, %v", maxForgetAfter, absent.missingSince, absent.goneAt)
 	}
 }
 
-// TestForgettable: an instance of a long ttl is remembered for longer, none for ever.
+// TestForgettable: an instance with a long ttl is remembered for longer, and none for ever.
 func TestForgettable(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -95,21 +95,21 @@ func TestForgettable(t *testing.T) {
 	}{
 		{pruneAfter, 6 * time.Second, true, false},
 		{pruneAfter + 1, 6 * time.Second, true, true},
-		{forgetAfter, 6 * time.Second, false, false},
-		{forgetAfter + 1, 6 * time.Second, false, true},
-		{forgetAfter + 1, 2 * time.Minute, false, false},
+		{minForgetAfter, 6 * time.Second, false, false},
+		{minForgetAfter + 1, 6 * time.Second, false, true},
+		{minForgetAfter + 1, 2 * time.Minute, false, false},
 		{20*time.Minute + 1, 2 * time.Minute, false, true},
-		{forgetMost + 1, 1000 * time.Hour, false, true},
+		{maxForgetAfter + 1, 1000 * time.Hour, false, true},
 		{0, 0, false, false},
 	} {
-		if got := forgettable(tt.missing, tt.ttl, tt.proven); got != tt.want {
+		if got := isForgettable(tt.missing, tt.ttl, tt.proven); got != tt.want {
 			t.Errorf("%+v: got %v", tt, got)
 		}
 	}
 }
 
 // TestLastOwner: Redis loses this process's claim with its lease, another instance takes the shard,
-// and Redis forgets everything again: this process was not the shard's last owner.
+// and Redis loses everything again. This process was not the shard's last owner.
 func TestLastOwner(t *testing.T) {
 	t.Parallel()
 	s, a := lowkiq.Shard{Queue: "q"}, NewAbsentInstances(clock)
@@ -117,9 +117,9 @@ func TestLastOwner(t *testing.T) {
 		if lost > 0 {
 			a.LeaseLost(ttl)
 		} else {
-			a.isLastOwner(s)
+			a.setLastOwner(s)
 		}
-		if got := a.lastOwnerOf(s); got != want {
+		if got := a.isLastOwner(s); got != want {
 			t.Errorf("after %d lost leases: last owner %v, want %v", lost, got, want)
 		}
 	}

@@ -14,24 +14,24 @@ import (
 )
 
 const (
-	claimsAtOnce = 16  // scripts that run at once
-	pageSize     = 200 // claims that are read in one round trip
+	maxConcurrentClaims = 16  // claims that are sent to Redis at once
+	pageSize            = 200 // claims that are read per round trip
 )
 
-// claimer claims shards for the supervisor, whose goroutine it belongs to.
+// claimer claims shards for the supervisor. Only the supervisor's goroutine uses it.
 type claimer[R Runner] struct {
-	c     *Claims[R]
-	since map[lowkiq.Shard]time.Duration // Now() of the first attempt, by shard that is not claimed yet
-	asked map[lowkiq.Shard]*queue.Shard  // shards whose wake-ups were subscribed to
-	// waiting is how many shards of the last round live instances have.
-	waiting int
+	c          *Claims[R]
+	firstTries map[lowkiq.Shard]time.Duration // Now() of the first attempt to claim a shard; deleted once claimed
+	subscribed map[lowkiq.Shard]*queue.Shard  // shards whose wake-ups Redis was asked for
+	// ownedElsewhere counts the shards of the last round that live instances own.
+	ownedElsewhere int
 }
 
 func newClaimer[R Runner](c *Claims[R]) *claimer[R] {
-	return &claimer[R]{c: c, since: map[lowkiq.Shard]time.Duration{}, asked: map[lowkiq.Shard]*queue.Shard{}}
+	return &claimer[R]{c: c, firstTries: map[lowkiq.Shard]time.Duration{}, subscribed: map[lowkiq.Shard]*queue.Shard{}}
 }
 
-// claimFreed claims those shards of which there is news and that no instance owns.
+// claimFreed claims the shards that RetryFreed has named, if no instance owns them.
 func (cl *claimer[R]) claimFreed(ctx context.Context, first lowkiq.Shard) (claimed int) {
 	shards := []lowkiq.Shard{first}
 	for len(cl.c.freed) > 0 {
@@ -39,7 +39,7 @@ func (cl *claimer[R]) claimFreed(ctx context.Context, first lowkiq.Shard) (claim
 	}
 	var page []*queue.Shard
 	for _, s := range shards {
-		if shard := cl.c.p.Shard(s); shard != nil && cl.c.Get(s) == nil && cl.c.Desires(s) {
+		if shard := cl.c.p.Shard(s); shard != nil && cl.c.Get(s) == nil && cl.c.IsDesired(s) {
 			page = append(page, shard)
 		}
 	}
@@ -47,34 +47,35 @@ func (cl *claimer[R]) claimFreed(ctx context.Context, first lowkiq.Shard) (claim
 	return claimed
 }
 
-// claimAll tries to claim shards and returns how many it got. While it is at it, the desired shards
-// may change: a node that began alone may not be alone any more.
-func (cl *claimer[R]) claimAll(ctx context.Context, shards []*queue.Shard) (claimed int) {
+// claimShards tries to claim shards and returns how many it got. The desired shards may change in
+// the meantime, for example because the node is not alone any more.
+func (cl *claimer[R]) claimShards(ctx context.Context, shards []*queue.Shard) (claimed int) {
 	for page := range slices.Chunk(shards, pageSize) {
 		if ctx.Err() != nil || !cl.c.p.MayWork() {
 			break
 		}
-		page = slices.DeleteFunc(slices.Clone(page), func(s *queue.Shard) bool { return !cl.c.Desires(s.Shard) })
+		page = slices.DeleteFunc(slices.Clone(page), func(s *queue.Shard) bool { return !cl.c.IsDesired(s.Shard) })
 		n, err := cl.claimPage(ctx, page, func(queue.Owner) bool { return true })
 		claimed += n
 		if err != nil {
 			break
 		}
-		cl.c.look()
+		cl.c.refreshDesired()
 	}
 	return claimed
 }
 
-// subscribe asks once for the wake-ups of shards. Their confirmation wakes each runner, or has the
-// claim looked at again.
+// subscribe asks Redis once for the wake-ups of each shard. When Redis confirms the subscription,
+// the runner of the shard looks for work. If the shard has no runner, the supervisor tries again to
+// claim it. So nothing is missed that happened before the subscription.
 func (cl *claimer[R]) subscribe(page []*queue.Shard) {
 	var fresh []*queue.Shard
 	for _, s := range page {
-		if _, waits := cl.since[s.Shard]; !waits {
-			cl.since[s.Shard] = cl.c.p.Now()
+		if _, waits := cl.firstTries[s.Shard]; !waits {
+			cl.firstTries[s.Shard] = cl.c.p.Now()
 		}
-		if cl.asked[s.Shard] == nil {
-			cl.asked[s.Shard] = s
+		if cl.subscribed[s.Shard] == nil {
+			cl.subscribed[s.Shard] = s
 			fresh = append(fresh, s)
 		}
 	}
@@ -82,20 +83,20 @@ func (cl *claimer[R]) subscribe(page []*queue.Shard) {
 		return
 	}
 	if err := cl.c.p.Redis.Subscribe(cl.c.p.IO, fresh...); err != nil {
-		cl.c.p.OpFailed("subscribe", nil, err) // the next connection subscribes them all
+		cl.c.p.OpFailed("subscribe", nil, err) // the next connection subscribes to all of them
 	}
 }
 
-// unsubscribe ends the wake-ups of shards that are neither desired nor owned any more.
-func (cl *claimer[R]) unsubscribe() {
+// unsubscribeUnneeded ends the wake-ups of shards that are neither desired nor owned any more.
+func (cl *claimer[R]) unsubscribeUnneeded() {
 	var gone []*queue.Shard
-	for _, s := range cl.asked {
-		if cl.c.Desires(s.Shard) || cl.c.Get(s.Shard) != nil {
+	for _, s := range cl.subscribed {
+		if cl.c.IsDesired(s.Shard) || cl.c.Get(s.Shard) != nil {
 			continue
 		}
 		gone = append(gone, s)
-		delete(cl.asked, s.Shard)
-		delete(cl.since, s.Shard)
+		delete(cl.subscribed, s.Shard)
+		delete(cl.firstTries, s.Shard)
 	}
 	if len(gone) == 0 {
 		return
@@ -110,8 +111,8 @@ func (cl *claimer[R]) unsubscribe() {
 	}
 }
 
-// claimPage claims what may be claimed of a page, of shards with the owners that it is to look at,
-// and returns how many shards that were.
+// claimPage claims the shards of a page that have an eligible owner and that decideClaim allows.
+// It returns how many it got.
 func (cl *claimer[R]) claimPage(ctx context.Context, page []*queue.Shard, eligible func(queue.Owner) bool) (claimed int, err error) {
 	if len(page) == 0 {
 		return 0, nil
@@ -122,13 +123,13 @@ func (cl *claimer[R]) claimPage(ctx context.Context, page []*queue.Shard, eligib
 		cl.c.p.OpFailed("read claims", nil, err)
 		return 0, err
 	}
-	if !cl.c.trustworthy(ctx, owners) {
+	if !cl.c.mayTrustOwners(ctx, owners) {
 		return 0, nil
 	}
 	holders := map[string]holderState{}
 	var mu sync.Mutex
 	var group errgroup.Group
-	group.SetLimit(claimsAtOnce)
+	group.SetLimit(maxConcurrentClaims)
 	for i, s := range page {
 		if ctx.Err() != nil {
 			break
@@ -136,32 +137,32 @@ func (cl *claimer[R]) claimPage(ctx context.Context, page []*queue.Shard, eligib
 		if !eligible(owners[i]) {
 			continue
 		}
-		cause := cl.c.decideOn(ctx, s, owners[i], holders)
+		cause := cl.c.decideShard(ctx, s, owners[i], holders)
 		if cause == wait {
-			cl.wait(ctx, s, owners[i], holders[owners[i].Instance])
+			cl.requestRelease(ctx, s, owners[i], holders[owners[i].Instance])
 			continue
 		}
 		group.Go(func() error {
-			o := cl.c.claim(s, owners[i], cause)
+			o := cl.c.claimShard(s, owners[i], cause)
 			if o == nil {
 				return nil
 			}
 			mu.Lock()
 			defer mu.Unlock()
 			claimed++
-			cl.c.p.Told.Claimed(o.Claim, cl.c.p.Now()-cl.since[s.Shard])
-			delete(cl.since, s.Shard)
+			cl.c.p.Observer.Claimed(o.Claim, cl.c.p.Now()-cl.firstTries[s.Shard])
+			delete(cl.firstTries, s.Shard)
 			o.Runner.Wake()
 			return nil
 		})
 	}
-	return claimed, group.Wait() // no error
+	return claimed, group.Wait() // claims return no errors
 }
 
-// wait asks the holder for the shard, in case it does not know that it holds it.
-func (cl *claimer[R]) wait(ctx context.Context, s *queue.Shard, owner queue.Owner, holder holderState) {
+// requestRelease asks the holder for the shard, because it may not know that it holds the shard.
+func (cl *claimer[R]) requestRelease(ctx context.Context, s *queue.Shard, owner queue.Owner, holder holderState) {
 	if holder.leased {
-		cl.waiting++
+		cl.ownedElsewhere++
 	}
 	if owner.Instance == "" {
 		return
@@ -171,10 +172,11 @@ func (cl *claimer[R]) wait(ctx context.Context, s *queue.Shard, owner queue.Owne
 	}
 }
 
-// trustworthy reports whether Redis still has this instance's lease, if claims are absent. If not,
-// it has lost data: the shards may have owners that do not know it yet, and this instance ends, to
-// wait for them as the next one (I1).
-func (c *Claims[R]) trustworthy(ctx context.Context, owners []queue.Owner) bool {
+// mayTrustOwners reports whether absent claims may be believed. If a claim is absent, either the
+// shard was never owned, or Redis has lost data. This instance's own lease tells these apart. If the
+// lease is missing, too, Redis has lost data, and the shards may have owners that do not know it yet.
+// Then this instance ends. As the next instance it waits until those owners must know (I1).
+func (c *Claims[R]) mayTrustOwners(ctx context.Context, owners []queue.Owner) bool {
 	if !slices.ContainsFunc(owners, func(o queue.Owner) bool { return o.Fence == 0 }) {
 		return true
 	}
@@ -189,9 +191,9 @@ func (c *Claims[R]) trustworthy(ctx context.Context, owners []queue.Owner) bool 
 	return entry.Lease != nil
 }
 
-// claim makes a runner for a shard if Redis grants it, nil otherwise. The request outlives the
-// supervisor: a claim that was sent must not be forgotten.
-func (c *Claims[R]) claim(s *queue.Shard, owner queue.Owner, cause step) *Owned[R] {
+// claimShard starts a runner for a shard if Redis grants the claim, and returns nil otherwise. The request must outlive the
+// supervisor. If it were cancelled after Redis has executed it, this instance would own a shard that it does not know about.
+func (c *Claims[R]) claimShard(s *queue.Shard, owner queue.Owner, cause step) *Owned[R] {
 	claim, err := c.p.Redis.Claim(c.p.IO, s, c.p.Instance, queue.Cause(cause), owner)
 	if err != nil {
 		if !errors.Is(err, queue.ErrHeld) {
@@ -202,8 +204,8 @@ func (c *Claims[R]) claim(s *queue.Shard, owner queue.Owner, cause step) *Owned[
 	if cause == seize {
 		c.p.Log.Info("shard seized", "shard", s.Shard, "from", owner.Instance, "fence", claim.Fence, "recovered", claim.Recovered, "buried", claim.Buried)
 	}
-	c.absent.isLastOwner(s.Shard)
+	c.absent.setLastOwner(s.Shard)
 	o := &Owned[R]{Claim: claim, Runner: c.p.Start(claim)}
-	c.move(o, running)
+	c.changeState(o, running)
 	return o
 }

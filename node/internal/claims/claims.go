@@ -1,37 +1,40 @@
-// Package claims decides which shards an instance owns: it claims those that it should run and has
-// no runner for, and gives back those that it has and should not run (I1, I4).
+// Package claims decides which shards an instance owns. It claims the shards that the instance should run and has no runner for
+// (I4). It gives back the shards that the instance runs and should not run (I1).
 //
 // # The states of a shard
 //
-// One shard, as one instance sees it. Redis alone says who owns it: its claim names an instance and
-// a fence, and a script of a worker that does not hold the claim changes nothing (I1).
+// This is one shard as one instance sees it. Redis alone says who owns a shard. The claim in Redis
+// names an instance and a fence, and Redis changes nothing for a worker that does not hold the claim
+// (I1). The states below are therefore what this instance believes, and never a right to work.
 //
 //	state    it means                              event                                        next
-//	none     no runner here; when the shard is     Redis grants a claim of cause fresh,         running
-//	         desired, a claim is decided every     self or seize
-//	         0.1 s to 1 s, and at once when its    another instance has it                      none
-//	         owner releases it                     a claim's answer is lost: the next look      none
+//	none     no runner here; if the shard is       Redis grants a claim of cause fresh,         running
+//	         desired, the supervisor tries to      self or seize
+//	         claim it every 0.1 s to 1 s, and      another instance owns it                     none
+//	         at once when its owner releases it    the answer to a claim is lost; the next try  none
 //	                                               finds the shard claimed by this instance
 //	running  its runner pops and calls handlers    the shard is not desired any more            leaving
-//	                                               Redis has refused it by the fence            leaving
+//	                                               Redis has refused the runner by its fence    leaving
 //	                                               Redis and runner are out of sync             leaving
 //	                                               the instance ends: drain, or lease lost      leaving
-//	leaving  nothing is popped; calls that run     the calls have returned, and Redis has the   none
-//	         return, or are cancelled with the     last acks and the release
-//	         lease or the claim                    the same, and Redis refused by the fence     none
+//	leaving  nothing is popped; running calls      the calls have returned, and Redis has the   none
+//	         return, or the lease or the claim     last acks and the release
+//	         cancels them                          the same, and Redis refused by the fence     none
 //	                                               the same, and Redis cannot be asked in time  none
 //
-// A release is sent in state leaving only, when no call of the shard runs (I1). A claim whose
-// answer was lost, and a release that could not be sent, leave a shard that this process owns
-// without knowing: it is claimed again with cause self if it is desired; if not, the instance that
-// waits for it tells this one, which releases it (Wanted); at last the lease runs out.
+// An instance sends a release only in state leaving, and only when no call of the shard runs (I1).
 //
-// move changes the state, and nothing else does.
+// Two accidents leave this process as the owner of a shard that it does not know about: the answer
+// to a claim is lost, or a release cannot be sent. If the shard is desired here, the supervisor
+// claims it again with cause self. If not, the instance that waits for the shard tells this instance,
+// and ReleaseForgotten releases it. If that fails, too, the shard is free when the lease runs out.
+//
+// Only changeState changes the state.
 //
 // # Who may claim
 //
-// decideClaim is the rule, a table in its comment. What it needs to know of the owner, holder finds
-// out.
+// decideClaim is the rule; its comment has the table. inspectHolder finds out what the rule needs to
+// know about the present owner.
 package claims
 
 import (
@@ -42,44 +45,44 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/identity"
+	"github.com/lowkiq/lowkiq/internal/process/identity"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/lease"
 )
 
-// Redis is all that the claims ask of Redis. After an error of a request that changes something it
-// is unknown whether it was executed.
+// Redis has the requests that claims send. If a request that changes something returns an error,
+// Redis may or may not have executed it.
 type Redis interface {
 	Owners(context.Context, []*queue.Shard) ([]queue.Owner, error)
-	// Claim makes an instance the owner, if the claim is still as seen; else queue.ErrHeld.
+	// Claim makes an instance the owner if the claim in Redis is still seen. Otherwise it returns queue.ErrHeld.
 	Claim(ctx context.Context, s *queue.Shard, instance string, cause queue.Cause, seen queue.Owner) (*queue.Claim, error)
 	Release(context.Context, *queue.Claim) error
-	// Adopt is the claim that an instance has with this fence, without asking Redis.
+	// Adopt returns the claim that an instance has with this fence. It does not ask Redis.
 	Adopt(s *queue.Shard, instance string, fence int64) *queue.Claim
 	// RequestRelease tells the owner that another instance waits for the shard.
 	RequestRelease(ctx context.Context, s *queue.Shard, owner queue.Owner) error
 
 	Instance(ctx context.Context, name string) (lease.Instance, error)
 	Instances(context.Context) ([]lease.Instance, error)
-	EndLease(ctx context.Context, name string) error  // of an instance that is proven dead
-	DropLease(ctx context.Context, name string) error // the same, and the index forgets it
+	EndLease(ctx context.Context, name string) error  // for an instance that is proven dead
+	DropLease(ctx context.Context, name string) error // does the same, and removes it from the index
 
 	Subscribe(context.Context, ...*queue.Shard) error // to the wake-ups of shards
 	Unsubscribe(context.Context, ...*queue.Shard) error
 }
 
-// Runner works on one claimed shard.
+// Runner works on a claimed shard. package runner implements it.
 type Runner interface {
-	Wake()                             // it looks for work
-	Subscribed()                       // the shard's wake-ups arrive from now on
-	Stop() (idle <-chan struct{})      // no more pops; closed when no call runs
-	Fenced() (fenced, taken bool)      // Redis refused it by the fence; another instance has the shard
-	OutOfSync() bool                   // Redis has forgotten some of what it did
-	Release(ctx context.Context) error // sends the last acks and the release, and repeats them while ctx lasts
+	Wake()                             // makes it look for work
+	MarkSubscribed()                   // says that the shard's wake-ups arrive from now on
+	Stop() (idle <-chan struct{})      // ends its pops; idle is closed when no call runs
+	Fenced() (fenced, taken bool)      // reports a refusal by the fence, and whether another instance has the shard
+	OutOfSync() bool                   // reports whether Redis has forgotten some of its changes
+	Release(ctx context.Context) error // sends the last acks and the release, again and again until ctx ends
 	Close()
 }
 
-// Process is what the claims need of the process and the instance that they are of.
+// Process has the facts about its process and instance that claims need.
 type Process[R Runner] struct {
 	Instance string
 	TTL      time.Duration // of its lease
@@ -87,35 +90,37 @@ type Process[R Runner] struct {
 	Log      *slog.Logger
 	Now      func() time.Duration // a clock that never jumps and counts suspend
 
-	Stop context.Context // ends when the instance is to drain
-	IO   context.Context // of requests to Redis whose answer counts also at the instance's end
+	Stop context.Context // ends when the instance must drain
+	IO   context.Context // for requests whose answer counts even while the instance ends
 	Lost <-chan struct{} // closed when the lease is lost
 
-	MayWork      func() bool // the lease holds (I1)
-	LeaseMissing func()      // Redis has lost the lease: the instance ends
+	MayWork      func() bool // reports whether the lease holds (I1)
+	LeaseMissing func()      // ends the instance, because Redis has lost its lease
 	Desired      func(was *Desired) *Desired
 	Shards       func() []*queue.Shard           // of all queues that are handled here
-	Shard        func(lowkiq.Shard) *queue.Shard // nil: its queue is not handled here
-	Placed       func() bool                     // the plan takes account of this node
-	Prunes       func() bool                     // this process looks at all leases
-	Gone         func(identity.Process) bool     // it is proven to be gone
-	Ended        func(identity.Identity) bool    // the same, with its child processes
-	// Gossip is what gossip knows of an instance: succeeded, its process goes on as a later one;
-	// departed, its process is dead or has left.
+	Shard        func(lowkiq.Shard) *queue.Shard // nil if its queue is not handled here
+	Placed       func() bool                     // reports whether the plan takes account of this node
+	Prunes       func() bool                     // reports whether this process reads all leases anyway
+
+	IsGone             func(identity.Process) bool  // reports whether a process is proven to exist no more
+	IsGoneWithChildren func(identity.Identity) bool // the same, for a process and all its child processes
+
+	// Gossip returns what gossip says about an instance. succeeded means that its process
+	// goes on as a later instance. departed means that its process is dead or has left.
 	Gossip func(instance string) (succeeded, departed bool)
 
-	Start    func(*queue.Claim) R // makes a runner; it does nothing until Wake
+	Start    func(*queue.Claim) R // makes a runner, which does nothing until Wake
 	OpFailed func(op string, shard any, err error)
-	Told     Told
+	Observer Observer
 }
 
-// Told are told what happens, for metrics and the lease.
-type Told struct {
-	Claimed  func(claim *queue.Claim, unowned time.Duration) // unowned: since the first attempt
-	Gone     func(lowkiq.Shard)                              // it has no runner any more
-	Left     func(took time.Duration)                        // a shard that was not desired was given back
-	Fenced   func(op string)                                 // Redis refused an operation by the fence
-	AllOwned func(bool)                                      // each desired shard has a runner, or a live owner elsewhere
+// Observer gets the events that metrics and the lease report.
+type Observer struct {
+	Claimed    func(claim *queue.Claim, unowned time.Duration) // unowned is the time since the first attempt
+	Removed    func(lowkiq.Shard)                              // the shard has no runner any more
+	HandedBack func(took time.Duration)                        // a shard that was not desired was given back
+	Fenced     func(op string)                                 // Redis refused an operation by the fence
+	AllOwned   func(bool)                                      // whether each desired shard has a runner here or a live owner elsewhere
 }
 
 type state string
@@ -133,46 +138,48 @@ type Owned[R Runner] struct {
 	state  state // guarded by Claims.mu
 }
 
-// Shard is the one that is owned.
+// Shard returns the shard that is owned.
 func (o *Owned[R]) Shard() lowkiq.Shard { return o.Claim.Shard.Shard }
 
-// Claims are those of one instance.
+// Claims are the claims of an instance.
 type Claims[R Runner] struct {
 	p      Process[R]
 	absent *AbsentInstances
 
-	desired atomic.Pointer[Desired]
-	kicked  chan struct{}     // one slot: look at all shards again
-	freed   chan lowkiq.Shard // news of shards that another instance had
-	gone    chan struct{}     // one slot: a shard has no runner any more
-	leaves  sync.WaitGroup    // shards in state leaving that the supervisor began
-	pruned  time.Duration     // Now() when the index was last looked through, 0: never; the supervisor's
+	desired    atomic.Pointer[Desired]
+	rechecks   chan struct{}     // makes the supervisor check all shards; holds one value
+	freed      chan lowkiq.Shard // shards whose owner has perhaps released them
+	removed    chan struct{}     // says that a shard has no runner any more; holds one value
+	departures sync.WaitGroup    // shards that startLeaving has put into state leaving
+	prunedAt   time.Duration     // Now() of the last pruneIndex, 0 if there was none; only the supervisor uses it
 
 	mu         sync.Mutex
 	owned      map[lowkiq.Shard]*Owned[R] // guarded by mu
-	subscribed map[lowkiq.Shard]bool      // wake-ups arrive; guarded by mu
+	subscribed map[lowkiq.Shard]bool      // shards whose wake-ups arrive; guarded by mu
 }
 
-// New makes the claims of an instance; Supervise makes them work. absent outlives the instance.
+// New makes the claims of an instance. They do nothing until Supervise runs. absent belongs to the
+// process and outlives the instance.
 func New[R Runner](p Process[R], absent *AbsentInstances) *Claims[R] {
 	c := &Claims[R]{
 		p: p, absent: absent,
-		kicked: make(chan struct{}, 1), freed: make(chan lowkiq.Shard, pageSize), gone: make(chan struct{}, 1),
+		rechecks: make(chan struct{}, 1), freed: make(chan lowkiq.Shard, pageSize), removed: make(chan struct{}, 1),
 		owned: map[lowkiq.Shard]*Owned[R]{}, subscribed: map[lowkiq.Shard]bool{},
 	}
 	c.desired.Store(&Desired{})
 	return c
 }
 
-// move changes a shard's state, if it is one that leads to the next.
-func (c *Claims[R]) move(o *Owned[R], to state) bool {
+// changeState changes a shard's state. It returns false if the table of the package does not have
+// that change, for example because another goroutine has made it already.
+func (c *Claims[R]) changeState(o *Owned[R], to state) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch from := o.state; {
 	case from == none && to == running:
 		c.owned[o.Shard()] = o
 		if c.subscribed[o.Shard()] {
-			o.Runner.Subscribed()
+			o.Runner.MarkSubscribed()
 		}
 	case from == running && to == leaving:
 	case from == leaving && to == none:
@@ -184,7 +191,7 @@ func (c *Claims[R]) move(o *Owned[R], to state) bool {
 	return true
 }
 
-// Get returns what works on a shard, nil if nothing does.
+// Get returns the runner of a shard and its claim, or nil if the shard has no runner here.
 func (c *Claims[R]) Get(s lowkiq.Shard) *Owned[R] {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -202,53 +209,58 @@ func (c *Claims[R]) All() []*Owned[R] {
 	return list
 }
 
-// Kick has the supervisor look at its shards again.
-func (c *Claims[R]) Kick() { signal(c.kicked) }
+// Kick makes the supervisor check its shards now.
+func (c *Claims[R]) Kick() { trySend(c.rechecks) }
 
-// Gone gets a value when a shard has no runner any more.
-func (c *Claims[R]) Gone() <-chan struct{} { return c.gone }
+// Removed returns a channel that gets a value when a shard has lost its runner.
+func (c *Claims[R]) Removed() <-chan struct{} { return c.removed }
 
-func signal(slot chan struct{}) {
+// trySend puts a value into a channel with room for one value. A value that is there already says the same.
+func trySend(slot chan struct{}) {
 	select {
 	case slot <- struct{}{}:
 	default:
 	}
 }
 
-// Subscribed notes that the wake-ups of a shard arrive from now on. It returns what works on it,
-// nil if nothing does.
-func (c *Claims[R]) Subscribed(s lowkiq.Shard) *Owned[R] {
+// ConfirmSubscription records that the wake-ups of a shard arrive from now on. It returns the runner
+// of the shard, nil if there is none.
+func (c *Claims[R]) ConfirmSubscription(s lowkiq.Shard) *Owned[R] {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.subscribed[s] = true
 	o := c.owned[s]
 	if o != nil {
-		o.Runner.Subscribed()
+		o.Runner.MarkSubscribed()
 	}
 	return o
 }
 
-// Unsubscribed notes that wake-ups may be missed until subscriptions are confirmed again.
-func (c *Claims[R]) Unsubscribed() {
+// ForgetSubscriptions records that wake-ups may be lost until subscriptions are confirmed again.
+func (c *Claims[R]) ForgetSubscriptions() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	clear(c.subscribed)
 }
 
-// Freed notes news of a shard without a runner: perhaps its owner has released it.
-func (c *Claims[R]) Freed(s lowkiq.Shard) {
+// RetryFreed makes the supervisor try to claim a shard whose owner has perhaps released it. It must
+// not block. A shard that does not fit into the channel is claimed by the supervisor's next round.
+func (c *Claims[R]) RetryFreed(s lowkiq.Shard) {
 	select {
 	case c.freed <- s:
-	default: // the supervisor looks at all of them anyhow
+	default:
 	}
 }
 
-// Wanted releases a claim that this instance holds without running its shard, as another instance
-// says that waits for it: the answer to the claim was lost, and the shard is not desired here by
-// now.
-func (c *Claims[R]) Wanted(s lowkiq.Shard, fence int64) {
+// ReleaseForgotten releases a claim that this instance holds without a runner. Another instance asks for that, because it waits
+// for the shard. This instance does not know about the claim, because the answer was lost and the shard is not desired here any
+// more. Without ReleaseForgotten the other instance would wait as long as this instance lives (I4).
+//
+// The release is safe (I1). The shard has no runner here, so no call runs. If the supervisor claims
+// the shard in the meantime, its claim has a higher fence, and Redis refuses this release.
+func (c *Claims[R]) ReleaseForgotten(s lowkiq.Shard, fence int64) {
 	shard := c.p.Shard(s)
-	if shard == nil || c.Get(s) != nil || c.Desires(s) {
+	if shard == nil || c.Get(s) != nil || c.IsDesired(s) {
 		return
 	}
 	if err := c.p.Redis.Release(c.p.IO, c.p.Redis.Adopt(shard, c.p.Instance, fence)); err != nil && !isFenced(err) {

@@ -4,52 +4,80 @@ import (
 	"context"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/identity"
+	"github.com/lowkiq/lowkiq/internal/process/identity"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
-// step is what to do about a shard that has no runner here.
+// step is what the supervisor does about a shard that has no runner here.
 type step string
 
 const (
-	fresh step = step(queue.Fresh) // claim: no instance owns it
-	self  step = step(queue.Self)  // claim: an instance of this process owned it, or owns it without knowing
-	seize step = step(queue.Seize) // claim: its owner is dead
-	wait  step = "wait"            // another instance may be working on it
+	fresh step = step(queue.Fresh) // claim, because no instance owns it
+	self  step = step(queue.Self)  // claim, because the owner is an instance of this process
+	seize step = step(queue.Seize) // claim, because its owner is dead
+	wait  step = "wait"            // do not claim, because another instance may be working on it
 )
 
-// holderState is what is known of the instance that holds a claim.
+// holderState is what this process knows about the instance that holds a claim.
 type holderState struct {
 	leased      bool          // its lease exists
-	proven      bool          // its process is proven to exist no more, or goes on as a later instance
+	proven      bool          // its process exists no more, or goes on as a later instance
 	departed    bool          // gossip says that its process is dead or has left
-	missingFor  time.Duration // how long this process has seen its lease missing, by its own clock
-	missingEver bool
-	ttl         time.Duration // of its lease, if known
+	missingFor  time.Duration // how long this process has seen the lease missing, by its own clock
+	missingEver bool          // whether this process has seen the lease missing
+	ttl         time.Duration // of its lease, 0 if unknown
 }
 
-// shardState is what this process knows of a shard and its Redis.
+// shardState is what this process knows about a shard without asking its owner.
 type shardState struct {
 	ttl        time.Duration // of this process's leases
-	absentHeld bool          // Redis has lost data lately, so an absent claim says nothing yet
+	absentHeld bool          // a claim that is absent counts as held, because Redis has lost data lately
 	lastOwner  bool          // this process was the shard's last owner
 }
 
-// decideClaim says what to do about a shard with this owner. It is asked for shards without a
-// runner only: a claim that names this instance is one whose answer, or whose release, was lost.
+// decideClaim decides what to do about a shard with this owner. The shard has no runner here. So if
+// its claim names this instance, the answer to that claim, or the release of it, was lost.
 //
 //	the claim names              and                                            step
-//	no instance, fence 0         Redis has lost data less than a ttl ago, and   wait: its owner may not
-//	(Redis knows of no claim)    this process was not the last owner            know that it has lost it
+//	no instance, fence 0         Redis has lost data less than a ttl ago, and   wait
+//	(Redis has no claim)         this process was not the last owner
 //	no instance                  otherwise                                      fresh
 //	an instance of this boot                                                    self
 //	another instance             its process is gone, or goes on as a later     seize
 //	                             instance
-//	                             its lease is missing, and by gossip it is      seize
-//	                             dead or has left
+//	                             its lease is missing, and gossip says that     seize
+//	                             it is dead or has left
 //	                             its lease has been missing for a ttl, its own  seize
 //	                             or this process's, whichever is longer
 //	                             otherwise                                      wait
+//
+// Only one wrong step is dangerous: to claim a shard while a handler call of its present owner
+// runs, or may still begin (I1). Each row excludes that.
+//
+// No instance, fence 0. Redis has never had a claim, or has lost it. In the second case the owner may still be working, and it
+// finds out with its next request, within a ttl. So the claim counts as held for a ttl after this process has learned of a
+// loss. If this process was the last owner, nobody else can be working on the shard.
+//
+// No instance, with a fence. The owner has released the shard, and it did so when no call ran.
+//
+// An instance of this boot. It is this process, which has no runner for the shard. An earlier
+// instance of a process hands all its shards back before the next instance begins.
+//
+// The process is gone. It runs nothing. The proof covers its child processes, because a handler may
+// be a child. If the process goes on as a later instance, the reason is the same as for this boot.
+//
+// The lease is missing, and gossip says that the process is dead. A lease that has run out proves that the handlers have ended,
+// because their process ends them 0.7 ttl after its last renewal. But a lease may also be missing because Redis has lost data.
+// Gossip tells these cases apart. Gossip alone is no proof, because it takes a frozen process for dead. If Redis forgets the
+// lease of a process that works, and gossip takes it for dead, this row breaks I1. A Redis that forgets acknowledged writes is
+// a limit of I1 in docs/design.md.
+//
+// The lease has been missing for a ttl. A process renews its lease several times in a ttl. So it has
+// learned of the loss, or cannot reach Redis, and in both cases it has ended its handlers at 0.7 ttl
+// after its last good renewal. The longer ttl counts, as the two processes may be configured
+// differently. This process measures with its own clock, which no other clock can shift.
+//
+// Whatever the decision was, Redis grants a claim only if the owner has not changed since it was read.
 func decideClaim(owner queue.Owner, me string, holder holderState, shard shardState) step {
 	switch {
 	case owner.Instance == "":
@@ -69,18 +97,19 @@ func decideClaim(owner queue.Owner, me string, holder holderState, shard shardSt
 	return wait
 }
 
-// decideOn decides about a shard, with what is known and what Redis says of its owner. holders
-// keeps that for the other shards of the same round.
-func (c *Claims[R]) decideOn(ctx context.Context, s *queue.Shard, owner queue.Owner, holders map[string]holderState) step {
+// decideShard decides about a shard with decideClaim. holders keeps the facts about instances for
+// the other shards of the same round.
+func (c *Claims[R]) decideShard(ctx context.Context, s *queue.Shard, owner queue.Owner, holders map[string]holderState) step {
 	if owner.Instance != "" && !identity.SameBoot(owner.Instance, c.p.Instance) {
-		c.absent.NotLastOwner(s.Shard)
+		c.absent.ClearLastOwner(s.Shard)
 	}
-	shard := shardState{ttl: c.p.TTL, absentHeld: c.absent.claimsHeld(), lastOwner: c.absent.lastOwnerOf(s.Shard)}
-	return decideClaim(owner, c.p.Instance, c.holder(ctx, owner, holders), shard)
+	shard := shardState{ttl: c.p.TTL, absentHeld: c.absent.absentClaimsHeld(), lastOwner: c.absent.isLastOwner(s.Shard)}
+	return decideClaim(owner, c.p.Instance, c.inspectHolder(ctx, owner, holders), shard)
 }
 
-// holder finds out about the instance that holds a claim.
-func (c *Claims[R]) holder(ctx context.Context, owner queue.Owner, known map[string]holderState) holderState {
+// inspectHolder finds out about the instance that holds a claim. If Redis does not answer, it
+// returns the state of a holder that is alive, so that nobody seizes its shards.
+func (c *Claims[R]) inspectHolder(ctx context.Context, owner queue.Owner, known map[string]holderState) holderState {
 	if owner.Instance == "" || identity.SameBoot(owner.Instance, c.p.Instance) {
 		return holderState{}
 	}
@@ -90,15 +119,15 @@ func (c *Claims[R]) holder(ctx context.Context, owner queue.Owner, known map[str
 	entry, err := c.p.Redis.Instance(ctx, owner.Instance)
 	if err != nil {
 		c.p.OpFailed("read instance", nil, err)
-		known[owner.Instance] = holderState{leased: true} // unknown: wait
+		known[owner.Instance] = holderState{leased: true}
 		return known[owner.Instance]
 	}
-	id, ok := identity.Parse(entry.Identity)
+	id, ok := identity.ParseIdentity(entry.Identity)
 	state := holderState{
-		leased: entry.Lease != nil, proven: ok && c.absent.ended(owner.Instance, id, c.p.Ended),
+		leased: entry.Lease != nil, proven: ok && c.absent.proveEnded(owner.Instance, id, c.p.IsGoneWithChildren),
 		ttl: time.Duration(id.TTL) * time.Millisecond,
 	}
-	if state.proven && state.leased { // its lease need not run out
+	if state.proven && state.leased { // nobody need wait until the lease of a dead process runs out
 		if err := c.p.Redis.EndLease(ctx, owner.Instance); err != nil {
 			c.p.OpFailed("end lease", nil, err)
 			state.proven = false
@@ -107,7 +136,7 @@ func (c *Claims[R]) holder(ctx context.Context, owner queue.Owner, known map[str
 	succeeded, departed := c.p.Gossip(owner.Instance)
 	state.proven = state.proven || succeeded && !state.leased
 	state.departed = departed
-	state.missingFor, state.missingEver = c.absent.missing(owner.Instance, state.leased)
+	state.missingFor, state.missingEver = c.absent.missingFor(owner.Instance, state.leased)
 	known[owner.Instance] = state
 	return state
 }

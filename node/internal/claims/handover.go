@@ -12,15 +12,14 @@ import (
 )
 
 const (
-	// resyncPause is how long a shard rests that is out of sync with Redis again and again. The
-	// first time it does not rest: Redis has forgotten something, and that is all.
+	// resyncPause delays the release of a shard that is out of sync with Redis again after a short time. Otherwise it could be
+	// claimed and released without end. The first release is not delayed, because usually Redis has lost data only once.
 	resyncPause = 5 * time.Second
-	// releasePatience is how long the releases of a draining instance may take, and a millisecond
-	// more for each.
+	// releasePatience is the time that the releases of a draining instance have. Each shard adds a millisecond.
 	releasePatience = 3 * time.Second
 )
 
-// handover gives shards back while the instance goes on. It belongs to the supervisor's goroutine.
+// handover gives shards back while the instance goes on. Only the supervisor's goroutine uses it.
 type handover[R Runner] struct {
 	c        *Claims[R]
 	resynced map[lowkiq.Shard]time.Duration // Now() when a shard was last found to be out of sync
@@ -30,36 +29,36 @@ func newHandover[R Runner](c *Claims[R]) *handover[R] {
 	return &handover[R]{c, map[lowkiq.Shard]time.Duration{}}
 }
 
-// begin has those shards leave that are not desired any more, and those that must be claimed anew.
-// Each finishes its batches in flight, acknowledges and releases.
-func (h *handover[R]) begin() {
+// startLeaving stops the runners of shards that are not desired any more, or that must be claimed
+// anew. Each shard finishes its batches in flight, acknowledges them, and is released.
+func (h *handover[R]) startLeaving() {
 	c := h.c
 	for _, o := range c.All() {
-		desired := c.Desires(o.Shard())
+		desired := c.IsDesired(o.Shard())
 		fenced, _ := o.Runner.Fenced()
 		outOfSync := o.Runner.OutOfSync()
-		if desired && !fenced && !outOfSync || !c.move(o, leaving) {
+		if desired && !fenced && !outOfSync || !c.changeState(o, leaving) {
 			continue
 		}
 		begun, pause := c.p.Now(), time.Duration(0)
 		if outOfSync {
-			pause = h.pauseOf(o.Shard())
+			pause = h.resyncDelay(o.Shard())
 		}
 		idle := o.Runner.Stop()
-		c.leaves.Go(func() {
+		c.departures.Go(func() {
 			<-idle
-			c.rest(pause)
-			c.leave(o)
+			c.delayRelease(pause)
+			c.finishLeaving(o)
 			if !desired {
-				c.p.Told.Left(c.p.Now() - begun)
+				c.p.Observer.HandedBack(c.p.Now() - begun)
 			}
 			c.Kick()
 		})
 	}
 }
 
-// pauseOf is how long a shard that is out of sync rests before it is released.
-func (h *handover[R]) pauseOf(s lowkiq.Shard) (pause time.Duration) {
+// resyncDelay returns how long to wait before a shard that is out of sync is released.
+func (h *handover[R]) resyncDelay(s lowkiq.Shard) (pause time.Duration) {
 	now := h.c.p.Now()
 	if last, before := h.resynced[s]; before && now-last < 2*resyncPause {
 		pause = resyncPause
@@ -68,8 +67,8 @@ func (h *handover[R]) pauseOf(s lowkiq.Shard) (pause time.Duration) {
 	return pause
 }
 
-// rest waits for d, or until the instance is to end.
-func (c *Claims[R]) rest(d time.Duration) {
+// delayRelease returns after d, or when the instance must end.
+func (c *Claims[R]) delayRelease(d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -79,80 +78,83 @@ func (c *Claims[R]) rest(d time.Duration) {
 	}
 }
 
-// leave ends a shard whose handlers have returned: it is given back, or, if Redis has refused it by
-// the fence, forgotten.
-func (c *Claims[R]) leave(o *Owned[R]) {
+// finishLeaving releases a shard whose handlers have returned. If Redis has refused the shard by its
+// fence, there is nothing to release.
+func (c *Claims[R]) finishLeaving(o *Owned[R]) {
 	if fenced, taken := o.Runner.Fenced(); fenced {
 		c.p.Log.Warn("shard lost", "shard", o.Shard(), "fence", o.Claim.Fence, "claimed by another instance", taken)
 		if taken {
-			c.absent.NotLastOwner(o.Shard())
+			c.absent.ClearLastOwner(o.Shard())
 		}
-		c.forget(o)
+		c.removeRunner(o)
 		return
 	}
-	ctx, cancel := c.patience(1)
+	ctx, cancel := c.releaseContext(1)
 	defer cancel()
-	c.release(ctx, o)
+	c.releaseShard(ctx, o)
 }
 
-// release gives a shard back. A lost lease does not forbid it: Redis knows whether another instance
-// has claimed the shard meanwhile.
-func (c *Claims[R]) release(ctx context.Context, o *Owned[R]) {
-	defer c.forget(o)
+// releaseShard gives a shard back. It does so even after the lease is lost, because Redis refuses a
+// release by a fence that is not the shard's any more.
+func (c *Claims[R]) releaseShard(ctx context.Context, o *Owned[R]) {
+	defer c.removeRunner(o)
 	err := o.Runner.Release(ctx)
 	var refusal *queue.FencedError
 	switch {
 	case err == nil:
-		c.absent.NotLastOwner(o.Shard()) // from now on any instance may claim it
+		c.absent.ClearLastOwner(o.Shard()) // any instance may claim it now
 	case errors.As(err, &refusal):
-		c.p.Told.Fenced("release")
-		if refusal.Owner.Fence != 0 { // else Redis has lost the claim: this process was its last owner
-			c.absent.NotLastOwner(o.Shard())
+		c.p.Observer.Fenced("release")
+		if refusal.Owner.Fence != 0 { // with fence 0 Redis has lost the claim, and this process was the last owner
+			c.absent.ClearLastOwner(o.Shard())
 		}
 	default:
 		c.p.OpFailed("release", o.Shard(), err)
 	}
 }
 
-func (c *Claims[R]) forget(o *Owned[R]) {
+// removeRunner closes the runner of a shard whose handlers have returned.
+func (c *Claims[R]) removeRunner(o *Owned[R]) {
 	o.Runner.Close()
-	c.move(o, none)
-	c.p.Told.Gone(o.Shard())
-	signal(c.gone)
+	c.changeState(o, none)
+	c.p.Observer.Removed(o.Shard())
+	trySend(c.removed)
 }
 
-// HandBack ends all runners when the instance ends: it has them stop, waits until their handlers
-// have returned, which returned says, and gives the shards back. Supervise must have returned.
+// HandBack gives all shards back when the instance ends. It stops all runners and calls returned, which must block until no
+// handler call runs. Only then does it release the shards (I1). Supervise must have returned.
 func (c *Claims[R]) HandBack(returned func()) {
 	begun := c.p.Now()
 	var stopped []*Owned[R]
 	for _, o := range c.All() {
 		o.Runner.Stop()
-		if c.move(o, leaving) {
-			stopped = append(stopped, o) // the others are on their way already
+		if c.changeState(o, leaving) {
+			stopped = append(stopped, o) // startLeaving takes care of the others
 		}
 	}
 	returned()
-	c.leaves.Wait()
-	ctx, cancel := c.patience(len(stopped))
+	c.departures.Wait()
+	ctx, cancel := c.releaseContext(len(stopped))
 	defer cancel()
 	var group errgroup.Group
-	group.SetLimit(claimsAtOnce)
+	group.SetLimit(maxConcurrentClaims)
 	for _, o := range stopped {
 		group.Go(func() error {
-			c.release(ctx, o)
-			c.p.Told.Left(c.p.Now() - begun)
+			c.releaseShard(ctx, o)
+			c.p.Observer.HandedBack(c.p.Now() - begun)
 			return nil
 		})
 	}
 	group.Wait() //nolint:errcheck // never returns an error
 }
 
-// patience is for how long the last acks and the releases of n shards are repeated while Redis is
-// out of reach. A process that goes on needs Redis for its next lease anyhow, so it waits: then
-// what was finished during the outage is acknowledged and not handled again. One that is told to
-// stop has a deadline for all shards together.
-func (c *Claims[R]) patience(n int) (context.Context, context.CancelFunc) {
+// releaseContext returns a context for the last acks and the releases of n shards, which are repeated
+// while Redis is out of reach.
+//
+// A process that goes on needs Redis for its next lease anyway, so it waits for Redis. In this way
+// it can acknowledge the jobs that it finished during the outage, and nobody handles them again. A
+// process that is told to stop must end soon, so all its shards together have one deadline.
+func (c *Claims[R]) releaseContext(n int) (context.Context, context.CancelFunc) {
 	short := releasePatience + time.Duration(n)*time.Millisecond
 	if c.p.Stop.Err() != nil {
 		return context.WithTimeout(c.p.IO, short)

@@ -9,26 +9,28 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/historytest"
-	"github.com/lowkiq/lowkiq/internal/tier"
+	"github.com/lowkiq/lowkiq/internal/testing/historytest"
+	"github.com/lowkiq/lowkiq/internal/testing/tier"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/rebalance/plan"
 )
 
-// TestHistories runs three processes with their keepers and claims against a fake Redis that loses,
-// delays and repeats requests and replies, forgets everything once, and ends leases early.
-// Processes are crashed, cut off and drained, and plans move shards. In each history one process at
-// a time handles a shard's jobs (I1); soon after the faults end each shard is served by the process
-// that is to serve it (I4); after a drain no shard has an owner, and no goroutine is left.
+// TestHistories runs three processes with their keepers and claims against a fake Redis. The fake
+// loses, delays and repeats requests and replies. In some histories it forgets everything once, or
+// ends leases early. Processes are crashed, cut off and drained, and plans move shards.
+//
+// Each history must keep three promises. One process at a time handles a shard's jobs (I1). Soon
+// after the faults end, each shard is served by its process (I4). After a drain no shard has an
+// owner, and no goroutine is left.
 //
 //	LOWKIQ_HISTORIES=10000 go test -count=1 -run TestHistories ./node/internal/runner ./node/internal/claims
 //
-// says how many; see historytest for more.
+// runs more histories; see historytest.
 func TestHistories(t *testing.T) {
 	historytest.Run(t, 1000, func(_ *testing.T, h *historytest.History) { newWorld(h).run() })
 }
 
-// TestMutations: in each of these copies of the package some history fails.
+// TestMutations breaks the package in one way per copy. In each copy some history must fail.
 func TestMutations(t *testing.T) {
 	tier.Usual(t)
 	historytest.Mutations(t, [][4]string{
@@ -49,24 +51,24 @@ func TestMutations(t *testing.T) {
 	})
 }
 
-// world is a Redis and the processes around it.
+// world is a fake Redis and the processes around it.
 type world struct {
 	*historytest.History
 	wipes   bool          // Redis forgets everything
 	early   bool          // leases end early
-	cluster bool          // a plan says who has which shard; else each process wants all
-	longest time.Duration // that a handler call takes
+	cluster bool          // a plan says who owns which shard; otherwise each process desires all
+	longest time.Duration // the longest handler call
 	shards  []*queue.Shard
 
-	asked atomic.Int64 // requests
-	calm  atomic.Bool  // no faults any more
+	asked atomic.Int64 // the number of requests
+	calm  atomic.Bool  // there are no more faults
 
 	mu       sync.Mutex
 	wiped    time.Time
 	owners   map[lowkiq.Shard]queue.Owner
 	leases   map[string]time.Time // when they expire
 	index    map[string][]byte
-	calls    map[lowkiq.Shard]*worker // handler calls that run
+	calls    map[lowkiq.Shard]*worker // running handler calls
 	plan     *plan.Assignment
 	procs    map[string]*process // by node
 	all      []*process
@@ -88,10 +90,10 @@ func newWorld(h *historytest.History) *world {
 
 var nodes = []string{"n1", "n2", "n3"}
 
-// run is a history: faults for up to 6 ttl, then a time without, in which all is to be well soon,
-// then a drain.
+// run plays a history: faults for up to 6 ttl, then a calm time in which all must become well, then
+// a drain.
 func (w *world) run() {
-	if w.IntN(4) == 0 { // it takes some ttl to recover
+	if w.IntN(4) == 0 { // its recovery takes some ttl
 		w.owners[ghost] = queue.Owner{Instance: "n9/X.1", Fence: 7}
 	}
 	for _, name := range nodes {
@@ -107,9 +109,9 @@ func (w *world) run() {
 	for _, p := range w.procs {
 		p.cut.Store(0)
 	}
-	for end := time.Now().Add(12 * ttl); w.amiss() != ""; time.Sleep(ttl / 6) {
+	for end := time.Now().Add(12 * ttl); w.findFault() != ""; time.Sleep(ttl / 6) {
 		if time.Now().After(end) {
-			w.Fault("it waits for ever: %s", w.amiss())
+			w.Fault("it waits for ever: %s", w.findFault())
 			break
 		}
 	}
@@ -122,9 +124,9 @@ func (w *world) run() {
 	}
 }
 
-// disturb is one fault.
+// disturb causes one fault.
 func (w *world) disturb() {
-	p := w.process(nodes[w.IntN(len(nodes))])
+	p := w.processOf(nodes[w.IntN(len(nodes))])
 	switch fault := w.IntN(12); {
 	case w.wipes && fault < 4 && w.sinceWipe() > 2*ttl:
 		w.wipe()
@@ -148,8 +150,8 @@ func (w *world) disturb() {
 	}
 }
 
-// restart starts a node's next process. One that takes its first lease soon after Redis has
-// forgotten all is a limit of I1.
+// restart starts a node's next process. It waits if Redis has forgotten everything a short while
+// ago: a first lease just after that is a limit of I1.
 func (w *world) restart(name string, most time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -163,7 +165,7 @@ func (w *world) restart(name string, most time.Duration) {
 	})
 }
 
-// replan gives the shards to some of the nodes, which learn of it early or late.
+// replan gives the shards to some of the nodes, which learn the plan sooner or later.
 func (w *world) replan() {
 	a := &plan.Assignment{Nodes: nodes, Queues: []plan.Placement{{Queue: "q"}}}
 	for range w.shards {
@@ -175,7 +177,7 @@ func (w *world) replan() {
 	}
 	w.plan = a
 	w.mu.Unlock()
-	for _, p := range w.list() {
+	for _, p := range w.processes() {
 		time.AfterFunc(w.Below(ttl/2), func() {
 			if p.plan.Load().Generation.Index < a.Generation.Index {
 				p.plan.Store(a)
@@ -184,12 +186,12 @@ func (w *world) replan() {
 	}
 }
 
-// wipe has Redis forget everything, if all processes have a lease and know it; see restart.
+// wipe makes Redis forget everything, if all processes have a lease and know it; see restart.
 func (w *world) wipe() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, p := range w.procs {
-		if in := p.current.Load(); p.life.Err() != nil || in == nil || !in.keeper.Holds() || !w.living(in.name) {
+		if in := p.current.Load(); p.life.Err() != nil || in == nil || !in.keeper.Holds() || !w.isLeased(in.name) {
 			return
 		}
 	}
@@ -206,30 +208,30 @@ func (w *world) sinceWipe() time.Duration {
 	return time.Since(w.wiped)
 }
 
-// drain has all processes end.
+// drain ends all processes.
 func (w *world) drain() {
 	for _, p := range w.procs {
 		p.drain()
 	}
-	for _, p := range w.list() {
+	for _, p := range w.processes() {
 		<-p.ended
 	}
 }
 
-func (w *world) process(name string) *process {
+func (w *world) processOf(name string) *process {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.procs[name]
 }
 
-func (w *world) list() []*process {
+func (w *world) processes() []*process {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.all[:len(w.all):len(w.all)]
 }
 
 func (w *world) ofBoot(boot string) *process {
-	for _, p := range w.list() {
+	for _, p := range w.processes() {
 		if p.boot == boot {
 			return p
 		}
@@ -237,8 +239,8 @@ func (w *world) ofBoot(boot string) *process {
 	return nil
 }
 
-// begin and end are of handler calls.
-func (w *world) begin(k *worker) {
+// beginCall and endCall record handler calls.
+func (w *world) beginCall(k *worker) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	s := k.claim.Shard.Shard
@@ -253,7 +255,7 @@ func (w *world) begin(k *worker) {
 	w.Trace("%s begins %s", k.in.name, s)
 }
 
-func (w *world) end(k *worker) {
+func (w *world) endCall(k *worker) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if s := k.claim.Shard.Shard; w.calls[s] == k {
@@ -262,8 +264,8 @@ func (w *world) end(k *worker) {
 	}
 }
 
-// amiss is what is not as it should be without faults, "" for nothing.
-func (w *world) amiss() string {
+// findFault returns a state that must not last without faults, "" if there is none.
+func (w *world) findFault() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if owner := w.owners[ghost]; owner.Instance != "" {
@@ -293,9 +295,8 @@ func (w *world) amiss() string {
 	return ""
 }
 
-// calmly runs the process of n1, without faults, until it has all shards; then what a test does
-// with it.
-func calmly(t *testing.T, longest time.Duration, run func(t *testing.T, w *world, p *process)) {
+// runCalmly runs the process of n1 without faults until it has all shards. Then it calls run.
+func runCalmly(t *testing.T, longest time.Duration, run func(t *testing.T, w *world, p *process)) {
 	t.Parallel()
 	historytest.One(t, 7, func(t *testing.T, h *historytest.History) {
 		w := newWorld(h)
@@ -303,14 +304,14 @@ func calmly(t *testing.T, longest time.Duration, run func(t *testing.T, w *world
 		w.longest = longest
 		w.start("n1")
 		p := w.procs["n1"]
-		await(t, "n1 has all shards", func() bool { return p.owns() == len(w.shards) })
+		awaitCondition(t, "n1 has all shards", func() bool { return p.countOwned() == len(w.shards) })
 		run(t, w, p)
 		w.drain()
 	})
 }
 
-// await waits for something and returns how long it took.
-func await(t *testing.T, what string, holds func() bool) time.Duration {
+// awaitCondition waits for a condition and returns how long that took.
+func awaitCondition(t *testing.T, what string, holds func() bool) time.Duration {
 	t.Helper()
 	for begun := time.Now(); ; time.Sleep(time.Millisecond) {
 		if took := time.Since(begun); holds() || took > time.Minute {
@@ -322,27 +323,27 @@ func await(t *testing.T, what string, holds func() bool) time.Duration {
 	}
 }
 
-// TestTakeoverByWakeUp: a release wakes those who wait for the shard; they need not look again by
-// themselves.
+// TestTakeoverByWakeUp: the release of a shard wakes the instances that wait for it. They need not
+// poll.
 func TestTakeoverByWakeUp(t *testing.T) {
-	calmly(t, 3*time.Second, func(t *testing.T, w *world, first *process) {
+	runCalmly(t, 3*time.Second, func(t *testing.T, w *world, first *process) {
 		w.start("n2")
 		second := w.procs["n2"]
-		await(t, "n2 waits", func() bool { in := second.current.Load(); return in != nil && in.owned.Load() })
+		awaitCondition(t, "n2 waits", func() bool { in := second.current.Load(); return in != nil && in.owned.Load() })
 		first.drain()
-		await(t, "n1 has released them", func() bool { return first.owns() == 0 })
-		took := await(t, "n2 has all shards", func() bool { return second.owns() == len(w.shards) })
-		if took > retryLeast/2 {
-			t.Errorf("taken over after %s, want much less than %s", took, retryLeast)
+		awaitCondition(t, "n1 has released them", func() bool { return first.countOwned() == 0 })
+		took := awaitCondition(t, "n2 has all shards", func() bool { return second.countOwned() == len(w.shards) })
+		if took > minRetry/2 {
+			t.Errorf("taken over after %s, want much less than %s", took, minRetry)
 		}
 	})
 }
 
-// TestFencedShardsWaitQuietly: shards whose claims are gone wait for their handlers without keeping
-// the supervisor, and with it Redis, busy.
+// TestFencedShardsWaitQuietly: shards that have lost their claims wait for their handlers. In the
+// meantime they keep neither the supervisor nor Redis busy.
 func TestFencedShardsWaitQuietly(t *testing.T) {
-	calmly(t, time.Hour, func(t *testing.T, w *world, p *process) {
-		time.Sleep(2 * time.Second) // by then all have a handler call
+	runCalmly(t, time.Hour, func(t *testing.T, w *world, p *process) {
+		time.Sleep(2 * time.Second) // until each shard has a handler call
 		in := p.current.Load()
 		for _, o := range in.claims.All() {
 			o.Runner.fenced.Store(true)
@@ -356,17 +357,17 @@ func TestFencedShardsWaitQuietly(t *testing.T) {
 	})
 }
 
-// TestDrainWithoutRedis: a process that is told to stop while it gives shards back, and while Redis
-// is away, does not wait for Redis.
+// TestDrainWithoutRedis: a process that must stop does not wait for Redis while Redis is away, not
+// even if it is giving shards back at that time.
 func TestDrainWithoutRedis(t *testing.T) {
-	calmly(t, 3*time.Second, func(t *testing.T, _ *world, p *process) {
+	runCalmly(t, 3*time.Second, func(t *testing.T, _ *world, p *process) {
 		in := p.current.Load()
 		p.cut.Store(time.Now().Add(time.Hour).UnixNano())
 		for _, o := range in.claims.All() {
 			o.Runner.outOfSync.Store(true)
 		}
 		in.claims.Kick()
-		time.Sleep(time.Second) // now they are leaving
+		time.Sleep(time.Second) // until they are leaving
 		begun := time.Now()
 		p.drain()
 		<-p.ended
@@ -376,16 +377,16 @@ func TestDrainWithoutRedis(t *testing.T) {
 	})
 }
 
-// TestResync: a shard that is out of sync with Redis is claimed anew at once, and after a rest when
-// that happens again soon.
+// TestResync: a shard that is out of sync with Redis is claimed anew at once. If that happens again
+// soon, it is claimed anew after a pause.
 func TestResync(t *testing.T) {
-	calmly(t, 3*time.Second, func(t *testing.T, w *world, p *process) {
+	runCalmly(t, 3*time.Second, func(t *testing.T, w *world, p *process) {
 		s, claims := w.shards[0].Shard, p.current.Load().claims
 		for i, rest := range []time.Duration{0, resyncPause, resyncPause} {
 			was := claims.Get(s)
 			was.Runner.outOfSync.Store(true)
 			claims.Kick()
-			took := await(t, "the shard is claimed anew", func() bool { now := claims.Get(s); return now != nil && now != was })
+			took := awaitCondition(t, "the shard is claimed anew", func() bool { now := claims.Get(s); return now != nil && now != was })
 			if took < rest || took > rest+4*time.Second { // a handler call takes 3 s
 				t.Errorf("claimed anew %s after the disagreement %d, want a rest of %s", took, i, rest)
 			}

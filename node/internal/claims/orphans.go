@@ -8,50 +8,52 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/identity"
+	"github.com/lowkiq/lowkiq/internal/process/identity"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
-// orphanPause is between two pages of claims: at most 1,000 a second are read.
+// orphanPause separates two pages of claims, so that at most 1,000 claims a second are read.
 const orphanPause = time.Second * pageSize / 1000
 
-// mismatchMost is how often a queue whose shards do not add up is looked at: after one look of the
-// scanner, and then after twice as many each time, up to these.
-const mismatchMost = 16
+// maxMismatchPause is the largest number of scans between two readings of the claims of a queue
+// whose shards do not add up. The number begins with 1 and doubles.
+const maxMismatchPause = 16
 
-// Orphans is what the scanner of orphaned shards needs of its process.
-type Orphans struct {
-	// Leads returns the leases of now, and whether this process is the one that is to scan.
+// OrphanScan connects the scanner for orphaned shards to its process.
+type OrphanScan struct {
+	// Leads returns the live leases, and whether this process must scan.
 	Leads  func(context.Context) (live []identity.Lease, leads bool)
-	Queues func() map[string]int // the shards of the registered queues; nil: not read yet
+	Queues func() map[string]int // number of shards by registered queue; nil before the registry is read
 	Shards func(ctx context.Context, queueName string) ([]*queue.Shard, error)
 
 	Found  func(queueName string, unowned []*queue.Shard, handled bool)
-	Forget func(queueName string) // it is not registered any more
-	Resign func()                 // this process scans no more
+	Forget func(queueName string) // the queue is not registered any more
+	Resign func()                 // this process does not scan any more
 }
 
-// orphanScanner looks for shards that no live instance owns. It compares what the leases say with
-// the registry, and reads claims only where the sum is wrong. It exports what it finds, and
-// recovers what dead instances left in flight in queues that no node handles any more: no node
-// would seize such a shard, and its jobs would be in flight for ever (I2). It has no runners.
+// orphanScanner looks for shards that no live instance owns. The lease of each instance says how
+// many shards of each queue it owns. The scanner adds these numbers up and compares the sum with the
+// registry. It reads claims only where the sum is wrong, as claims are many.
+//
+// It reports what it finds. It also recovers the shards of dead instances in queues that no node handles any more. No node
+// would seize such a shard, and its jobs would stay in flight for ever (I2). The scanner starts no runners.
 type orphanScanner[R Runner] struct {
 	c          *Claims[R]
-	o          Orphans
+	o          OrphanScan
 	mismatches map[string]*mismatch          // by queue
-	exported   map[string]bool               // queues
-	recovering map[lowkiq.Shard]*queue.Shard // claimed to be released, and no answer said that it was
+	exported   map[string]bool               // queues that were reported
+	recovering map[lowkiq.Shard]*queue.Shard // shards that were claimed, and whose release Redis has not confirmed
 }
 
-// mismatch is a queue whose owned shards do not add up.
+// mismatch records how often the claims of a queue are read whose owned shards do not add up.
 type mismatch struct {
-	again int // looks until the claims are read
-	pause int // looks between two readings
+	scansLeft int // scans until the claims are read
+	pause     int // scans between the last two readings
 }
 
-// ScanOrphans looks once per ttl until ctx ends. The cluster's leader does; without a cluster one
-// node.
-func (c *Claims[R]) ScanOrphans(ctx context.Context, o Orphans) {
+// ScanOrphans scans once per ttl until ctx ends, if this process leads. In a cluster the leader
+// scans. Without a cluster a single node does.
+func (c *Claims[R]) ScanOrphans(ctx context.Context, o OrphanScan) {
 	w := &orphanScanner[R]{c: c, o: o, mismatches: map[string]*mismatch{}, exported: map[string]bool{}, recovering: map[lowkiq.Shard]*queue.Shard{}}
 	defer w.resign()
 	ticker := time.NewTicker(c.p.TTL)
@@ -61,20 +63,21 @@ func (c *Claims[R]) ScanOrphans(ctx context.Context, o Orphans) {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-			w.release(ctx)
-			w.look(ctx)
+			w.releaseRecovered(ctx)
+			w.scanOnce(ctx)
 		}
 	}
 }
 
-func (w *orphanScanner[R]) look(ctx context.Context) {
+// scanOnce compares the leases with the registry, queue by queue.
+func (w *orphanScanner[R]) scanOnce(ctx context.Context) {
 	registered := w.o.Queues()
 	live, leads := w.o.Leads(ctx)
 	if !leads || !w.c.p.MayWork() || registered == nil {
 		w.resign()
 		return
 	}
-	handled, owned := sums(live)
+	handled, owned := sumLeases(live)
 	for name := range w.exported {
 		if _, there := registered[name]; !there {
 			w.o.Forget(name)
@@ -85,33 +88,33 @@ func (w *orphanScanner[R]) look(ctx context.Context) {
 	for _, name := range slices.Sorted(maps.Keys(registered)) {
 		if owned[name] == registered[name] {
 			delete(w.mismatches, name)
-			w.export(name, nil, true)
+			w.reportQueue(name, nil, true)
 			continue
 		}
-		if !w.due(name) {
+		if !w.shouldRead(name) {
 			continue
 		}
-		if err := w.read(ctx, name, handled[name]); err != nil {
+		if err := w.readClaims(ctx, name, handled[name]); err != nil {
 			w.c.p.OpFailed("look for unowned shards of "+name, nil, err)
 		}
 	}
 }
 
-func (w *orphanScanner[R]) export(name string, unowned []*queue.Shard, handled bool) {
+// reportQueue reports the unowned shards of a queue.
+func (w *orphanScanner[R]) reportQueue(name string, unowned []*queue.Shard, handled bool) {
 	w.exported[name] = true
 	w.o.Found(name, unowned, handled)
 }
 
-// resign ends what this process exports.
+// resign withdraws what this process has reported.
 func (w *orphanScanner[R]) resign() {
 	clear(w.mismatches)
 	clear(w.exported)
 	w.o.Resign()
 }
 
-// sums adds up what leases say: which queues are handled at all, and how many shards of each are
-// owned.
-func sums(live []identity.Lease) (handled map[string]bool, owned map[string]int) {
+// sumLeases adds up what leases say: the queues that some instance handles, and the number of owned shards of each queue.
+func sumLeases(live []identity.Lease) (handled map[string]bool, owned map[string]int) {
 	handled, owned = map[string]bool{}, map[string]int{}
 	for _, lease := range live {
 		for name, n := range lease.Queues {
@@ -122,24 +125,24 @@ func sums(live []identity.Lease) (handled map[string]bool, owned map[string]int)
 	return handled, owned
 }
 
-// due says whether to read a queue's claims at this look: not at the first one, as shards may be on
-// their way, and then more and more rarely.
-func (w *orphanScanner[R]) due(name string) bool {
+// shouldRead decides whether to read the claims of a queue in this scan. The first scan with a wrong sum does not read them,
+// because shards may be on their way from one node to another. Later scans read them more and more rarely.
+func (w *orphanScanner[R]) shouldRead(name string) bool {
 	m := w.mismatches[name]
 	if m == nil {
-		w.mismatches[name] = &mismatch{again: 1, pause: 1}
+		w.mismatches[name] = &mismatch{scansLeft: 1, pause: 1}
 		return false
 	}
-	if m.again--; m.again > 0 {
+	if m.scansLeft--; m.scansLeft > 0 {
 		return false
 	}
-	m.pause = min(2*m.pause, mismatchMost)
-	m.again = m.pause
+	m.pause = min(2*m.pause, maxMismatchPause)
+	m.scansLeft = m.pause
 	return true
 }
 
-// read counts the shards of a queue that no live instance owns.
-func (w *orphanScanner[R]) read(ctx context.Context, name string, handled bool) error {
+// readClaims reports the shards of a queue that no live instance owns. It recovers them if no node handles the queue.
+func (w *orphanScanner[R]) readClaims(ctx context.Context, name string, handled bool) error {
 	shards, err := w.o.Shards(ctx, name)
 	if err != nil {
 		return err
@@ -152,12 +155,12 @@ func (w *orphanScanner[R]) read(ctx context.Context, name string, handled bool) 
 			return err
 		}
 		for i, owner := range owners {
-			if !w.orphaned(ctx, page[i], owner, holders) {
+			if !w.isOrphaned(ctx, page[i], owner, holders) {
 				continue
 			}
 			unowned = append(unowned, page[i])
 			if !handled {
-				w.recover(ctx, page[i], owner, holders)
+				w.recoverShard(ctx, page[i], owner, holders)
 			}
 		}
 		select {
@@ -166,42 +169,44 @@ func (w *orphanScanner[R]) read(ctx context.Context, name string, handled bool) 
 		case <-time.After(orphanPause):
 		}
 	}
-	w.export(name, unowned, handled)
+	w.reportQueue(name, unowned, handled)
 	return nil
 }
 
-func (w *orphanScanner[R]) orphaned(ctx context.Context, s *queue.Shard, owner queue.Owner, holders map[string]holderState) bool {
+// isOrphaned reports whether no live instance owns a shard.
+func (w *orphanScanner[R]) isOrphaned(ctx context.Context, s *queue.Shard, owner queue.Owner, holders map[string]holderState) bool {
 	switch {
 	case owner.Instance == "":
 		return true
 	case identity.SameBoot(owner.Instance, w.c.p.Instance):
-		return w.c.p.Shard(s.Shard) == nil // it was claimed to be released
+		return w.c.p.Shard(s.Shard) == nil // this process claimed it in order to release it
 	}
-	return !w.c.holder(ctx, owner, holders).leased
+	return !w.c.inspectHolder(ctx, owner, holders).leased
 }
 
-// release gives up what this process may own by a lost answer, whether it still leads or not: a
-// node that begins to handle the queue would wait for it as long as this one lives (I4).
-func (w *orphanScanner[R]) release(ctx context.Context) {
+// releaseRecovered releases shards that recoverShard has claimed and whose release Redis has not
+// confirmed. It does so even if this process does not lead any more. A node that begins to handle
+// the queue would wait for such a shard as long as this process lives (I4).
+func (w *orphanScanner[R]) releaseRecovered(ctx context.Context) {
 	for _, s := range w.recovering {
 		owners, err := w.c.p.Redis.Owners(ctx, []*queue.Shard{s})
 		switch {
 		case err != nil:
 			w.c.p.OpFailed("read claim", s.Shard, err)
 		case identity.SameBoot(owners[0].Instance, w.c.p.Instance):
-			w.recover(ctx, s, owners[0], map[string]holderState{})
-		case owners[0].Instance == "" || w.c.holder(ctx, owners[0], map[string]holderState{}).leased:
+			w.recoverShard(ctx, s, owners[0], map[string]holderState{})
+		case owners[0].Instance == "" || w.c.inspectHolder(ctx, owners[0], map[string]holderState{}).leased:
 			delete(w.recovering, s.Shard)
 		}
 	}
 }
 
-// recover claims a shard of a dead instance and releases it: what was in flight waits again.
-func (w *orphanScanner[R]) recover(ctx context.Context, s *queue.Shard, owner queue.Owner, holders map[string]holderState) {
+// recoverShard claims a shard of a dead instance and releases it. The claim puts its jobs in flight back into line.
+func (w *orphanScanner[R]) recoverShard(ctx context.Context, s *queue.Shard, owner queue.Owner, holders map[string]holderState) {
 	if owner.Instance == "" || w.c.p.Shard(s.Shard) != nil {
 		return
 	}
-	cause := w.c.decideOn(ctx, s, owner, holders)
+	cause := w.c.decideShard(ctx, s, owner, holders)
 	if cause == wait {
 		return
 	}
@@ -216,7 +221,7 @@ func (w *orphanScanner[R]) recover(ctx context.Context, s *queue.Shard, owner qu
 	switch {
 	case err == nil:
 		delete(w.recovering, s.Shard)
-	case !errors.Is(err, queue.ErrHeld) && !isFenced(err): // else the next look says whose it is
+	case !errors.Is(err, queue.ErrHeld) && !isFenced(err): // after those two, releaseRecovered sees who owns it
 		w.c.p.OpFailed("recover", s.Shard, err)
 	}
 }

@@ -9,17 +9,17 @@ import (
 	"testing"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/identity"
+	"github.com/lowkiq/lowkiq/internal/process/identity"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
-// How often a queue with a wrong sum is looked at.
+// TestMismatch: the claims of a queue with a wrong sum are read more and more rarely.
 func TestMismatch(t *testing.T) {
 	t.Parallel()
 	w := &orphanScanner[*worker]{mismatches: map[string]*mismatch{}}
 	var read []int
 	for look := range 40 {
-		if w.due("q") {
+		if w.shouldRead("q") {
 			read = append(read, look)
 		}
 	}
@@ -28,7 +28,7 @@ func TestMismatch(t *testing.T) {
 	}
 }
 
-// unreleased is a Redis whose releases fail until they do not.
+// unreleased is a Redis whose releases fail with err.
 type unreleased struct {
 	Redis
 	err error
@@ -40,7 +40,7 @@ func (*unreleased) Claim(_ context.Context, s *queue.Shard, instance string, _ q
 
 func (r *unreleased) Release(context.Context, *queue.Claim) error { return r.err }
 
-// A shard that could not be released has not been recovered.
+// TestRecoveredIsLoggedOnce: a shard that could not be released counts as not recovered.
 func TestRecoveredIsLoggedOnce(t *testing.T) {
 	t.Parallel()
 	var text bytes.Buffer
@@ -51,7 +51,9 @@ func TestRecoveredIsLoggedOnce(t *testing.T) {
 	}, NewAbsentInstances(clock))
 	w := &orphanScanner[*worker]{c: c, recovering: map[lowkiq.Shard]*queue.Shard{}}
 	s := &queue.Shard{Shard: ghost}
-	try := func() { w.recover(t.Context(), s, queue.Owner{Instance: "me/B.1", Fence: 3}, map[string]holderState{}) }
+	try := func() {
+		w.recoverShard(t.Context(), s, queue.Owner{Instance: "me/B.1", Fence: 3}, map[string]holderState{})
+	}
 	try()
 	if text.Len() > 0 || w.recovering[ghost] == nil {
 		t.Errorf("logged %q, still to be recovered %v; want nothing, and that it is", text.String(), w.recovering)
@@ -63,10 +65,10 @@ func TestRecoveredIsLoggedOnce(t *testing.T) {
 	}
 }
 
-// What the leases of all nodes add up to.
+// TestSumsOfLeases: the leases of all nodes are added up, queue by queue.
 func TestSumsOfLeases(t *testing.T) {
 	t.Parallel()
-	handled, owned := sums([]identity.Lease{
+	handled, owned := sumLeases([]identity.Lease{
 		{Queues: map[string]int{"orders": 3, "mail": 0}}, {Queues: map[string]int{"orders": 2}},
 	})
 	if !handled["mail"] || handled["ghost"] || owned["orders"] != 5 || owned["mail"] != 0 {

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/identity"
+	"github.com/lowkiq/lowkiq/internal/process/identity"
 	"github.com/lowkiq/lowkiq/node/internal/lease"
 	"github.com/lowkiq/lowkiq/queue"
 	queuelease "github.com/lowkiq/lowkiq/queue/lease"
@@ -23,33 +23,33 @@ import (
 
 const ttl = 6 * time.Second
 
-// process is one run of a node's process: instances that follow one another.
+// process is one run of a node's process. It has one instance after another.
 type process struct {
 	w          *world
 	name, boot string
-	life       context.Context // ends when it crashes or has drained
+	life       context.Context // ends when the process crashes or has drained
 	kill       context.CancelFunc
-	stop       context.Context // ends when it is to drain
+	stop       context.Context // ends when the process must drain
 	drain      context.CancelFunc
 	ended      chan struct{}
 	absent     *AbsentInstances
 	crashed    atomic.Bool
-	cut        atomic.Int64 // its requests are lost until this time of the bubble, unix ns
+	cut        atomic.Int64 // its requests are lost until this time, in unix ns of the bubble
 	plan       atomic.Pointer[plan.Assignment]
 	current    atomic.Pointer[instance]
 }
 
-// instance is what package node makes of a lease, its claims and its runners.
+// instance joins a lease, its claims and its runners as package node does.
 type instance struct {
 	p          *process
 	name       string
 	claims     *Claims[*worker]
 	keeper     *lease.Keeper
-	work       context.Context // of handler calls
+	work       context.Context // for handler calls
 	cancel     context.CancelCauseFunc
 	lanes      sync.WaitGroup
-	subscribed sync.Map    // shards whose news arrive
-	owned      atomic.Bool // each desired shard is owned, here or by a live instance
+	subscribed sync.Map    // shards whose wake-ups arrive
+	owned      atomic.Bool // whether each desired shard is owned, here or by a live instance
 }
 
 func clock() time.Duration { return time.Duration(time.Now().UnixNano()) }
@@ -66,16 +66,16 @@ func (w *world) start(name string) {
 	go func() {
 		defer close(p.ended)
 		for n := 1; p.stop.Err() == nil; n++ {
-			in := &instance{p: p, name: identity.Instance(p.name, p.boot, n)}
+			in := &instance{p: p, name: identity.InstanceName(p.name, p.boot, n)}
 			if !in.live() {
-				sleep(p.stop, 20*time.Millisecond+w.Below(ttl/10))
+				sleepFor(p.stop, 20*time.Millisecond+w.Below(ttl/10))
 			}
 		}
 		p.kill()
 	}()
 }
 
-// crash ends a process; its handler calls end with it.
+// crash ends a process and its handler calls.
 func (p *process) crash() {
 	p.w.mu.Lock()
 	p.crashed.Store(true)
@@ -84,15 +84,15 @@ func (p *process) crash() {
 	p.kill()
 }
 
-// owns is how many shards a process has runners for.
-func (p *process) owns() int {
+// countOwned returns the number of shards with a runner.
+func (p *process) countOwned() int {
 	if in := p.current.Load(); in != nil {
 		return len(in.claims.All())
 	}
 	return 0
 }
 
-func sleep(ctx context.Context, d time.Duration) {
+func sleepFor(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -101,7 +101,7 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// live is the order of things in an instance of package node.
+// live runs an instance in the same order as package node.
 func (in *instance) live() (lived bool) {
 	p := in.p
 	in.keeper = lease.NewKeeper(ttl, clock, func() []byte { return nil }, func(error) bool { return true }, slog.New(slog.DiscardHandler))
@@ -111,7 +111,7 @@ func (in *instance) live() (lived bool) {
 	in.work, in.cancel = context.WithCancelCause(p.life)
 	defer in.cancel(nil)
 	calls := lease.NewCalls(in.keeper, func() int64 { return 0 }, func(why error) { in.cancel(why) }, func() {})
-	in.claims = New(in.facts(), p.absent)
+	in.claims = New(in.claimsProcess(), p.absent)
 	p.current.Store(in)
 	defer p.current.Store(nil)
 	var group sync.WaitGroup
@@ -119,16 +119,16 @@ func (in *instance) live() (lived bool) {
 	keep, stopKeeping := context.WithCancel(p.life)
 	defer stopKeeping()
 	loops, stopLoops := context.WithCancel(p.life)
-	group.Go(func() { in.keeper.Run(keep, in, func(context.Context) {}) })
+	group.Go(func() { in.keeper.KeepRenewing(keep, in, func(context.Context) {}) })
 	group.Go(func() { in.claims.ScanOrphans(loops, in.orphans()) })
 	supervised, handedBack := make(chan struct{}), make(chan struct{})
-	group.Go(func() { calls.EndWithLease(handedBack) })
+	group.Go(func() { calls.WatchLease(handedBack) })
 	group.Go(func() { defer close(supervised); in.claims.Supervise(loops) })
 	select {
 	case <-p.stop.Done():
 	case <-in.keeper.Lost():
 		in.cancel(lowkiq.ErrLeaseLost)
-		p.w.Trace("%s: %v", in.name, in.keeper.Why())
+		p.w.Trace("%s: %v", in.name, in.keeper.LostReason())
 		p.absent.LeaseLost(ttl)
 	}
 	stopLoops()
@@ -142,14 +142,14 @@ func (in *instance) live() (lived bool) {
 	return true
 }
 
-func (in *instance) facts() Process[*worker] {
+func (in *instance) claimsProcess() Process[*worker] {
 	p, w := in.p, in.p.w
 	return Process[*worker]{
 		Instance: in.name, TTL: ttl, Redis: in, Log: slog.New(slog.DiscardHandler), Now: clock,
-		Stop: p.stop, IO: p.life, Lost: in.keeper.Lost(), MayWork: in.keeper.Holds, LeaseMissing: in.keeper.Missing,
+		Stop: p.stop, IO: p.life, Lost: in.keeper.Lost(), MayWork: in.keeper.Holds, LeaseMissing: in.keeper.LeaseMissing,
 		Desired: func(was *Desired) *Desired {
 			s := Situation{Clustered: w.cluster, Plan: p.plan.Load(), MayStart: in.keeper.Holds() && p.stop.Err() == nil}
-			return s.Decide(p.name, was, in.claims.Held)
+			return s.DesiredShards(p.name, was, in.claims.OwnedSet)
 		},
 		Placed: func() bool { return true }, Prunes: func() bool { return true },
 		Shards: func() []*queue.Shard { return slices.Clone(w.shards) },
@@ -159,42 +159,41 @@ func (in *instance) facts() Process[*worker] {
 			}
 			return w.shards[s.Index]
 		},
-		Gone: func(identity.Process) bool { return false },
-		// A process on the same host, of every second one, is proven to be gone.
-		Ended: func(id identity.Identity) bool {
+		IsGone: func(identity.Process) bool { return false },
+		// Processes know the death of every second process, as if it ran on the same host.
+		IsGoneWithChildren: func(id identity.Identity) bool {
 			other := w.ofBoot(id.Start)
 			return other != nil && other.crashed.Load() && (len(other.boot)+len(p.boot))%2 == 0
 		},
 		Gossip: in.gossip, Start: in.run, OpFailed: func(string, any, error) {},
-		Told: Told{
-			Claimed: func(*queue.Claim, time.Duration) {}, Gone: func(lowkiq.Shard) {}, Left: func(time.Duration) {},
+		Observer: Observer{
+			Claimed: func(*queue.Claim, time.Duration) {}, Removed: func(lowkiq.Shard) {}, HandedBack: func(time.Duration) {},
 			Fenced: func(string) {}, AllOwned: in.owned.Store,
 		},
 	}
 }
 
-// gossip may take a living process for dead, unless leases end early: that both happen at once is a
-// limit of I1.
+// gossip says at times that a living process is dead, unless leases end early in this history. Both
+// together are a limit of I1.
 func (in *instance) gossip(name string) (succeeded, departed bool) {
 	w := in.p.w
-	for _, p := range w.list() {
+	for _, p := range w.processes() {
 		if now := p.current.Load(); now != nil && identity.SameBoot(now.name, name) {
 			succeeded = now.name != name
 			departed = !w.wipes && !w.early && w.IntN(10) == 0
-		} else if identity.SameBoot(identity.Instance(p.name, p.boot, 1), name) {
+		} else if identity.SameBoot(identity.InstanceName(p.name, p.boot, 1), name) {
 			departed = p.crashed.Load()
 		}
 	}
 	return succeeded, departed
 }
 
-// ghost is a shard of a queue that no node handles, in the beginning owned by a process that has
-// died.
+// ghost is a shard of a queue that no node handles. A dead process owns it in the beginning.
 var ghost = lowkiq.Shard{Queue: "ghost"}
 
-func (in *instance) orphans() Orphans {
+func (in *instance) orphans() OrphanScan {
 	n := len(in.p.w.shards)
-	return Orphans{
+	return OrphanScan{
 		Leads: func(context.Context) ([]identity.Lease, bool) {
 			return []identity.Lease{{Queues: map[string]int{"q": n}}}, true
 		},
@@ -204,11 +203,12 @@ func (in *instance) orphans() Orphans {
 	}
 }
 
-var errLost = fmt.Errorf("fake: %w", io.ErrUnexpectedEOF) // queue.Unreachable
+var errLost = fmt.Errorf("fake: %w", io.ErrUnexpectedEOF) // satisfies queue.Unreachable
 
-// ask has a request executed, or not: it or its reply may be lost, it may come late, even after the
-// caller has given up, and it may come twice. do is called with mu held.
-func ask[T any](in *instance, ctx context.Context, do func() (T, error)) (answer T, err error) {
+// sendFaulty executes a request, or does not. The request or its reply may be lost. It may be
+// executed late, even after the caller has given up, and it may be executed twice. do is called with
+// mu held.
+func sendFaulty[T any](in *instance, ctx context.Context, do func() (T, error)) (answer T, err error) {
 	w, p := in.p.w, in.p
 	execute := func() (T, error) {
 		w.mu.Lock()
@@ -236,29 +236,29 @@ func ask[T any](in *instance, ctx context.Context, do func() (T, error)) (answer
 		again()
 		return execute()
 	case fate < 20: // it is slow
-		if sleep(ctx, w.Below(2*time.Second)); ctx.Err() != nil {
+		if sleepFor(ctx, w.Below(2*time.Second)); ctx.Err() != nil {
 			return answer, context.Cause(ctx)
 		}
 		return execute()
 	default:
 		return execute()
 	}
-	sleep(ctx, w.Below(time.Second))
+	sleepFor(ctx, w.Below(time.Second))
 	return answer, errLost
 }
 
-// tell is ask for requests without an answer.
-func (in *instance) tell(ctx context.Context, do func() error) error {
-	_, err := ask(in, ctx, func() (struct{}, error) { return struct{}{}, do() })
+// sendRequest is sendFaulty for requests without an answer.
+func (in *instance) sendRequest(ctx context.Context, do func() error) error {
+	_, err := sendFaulty(in, ctx, func() (struct{}, error) { return struct{}{}, do() })
 	return err
 }
 
-func (w *world) living(instance string) bool { return time.Now().Before(w.leases[instance]) }
+func (w *world) isLeased(instance string) bool { return time.Now().Before(w.leases[instance]) }
 
 func (in *instance) take(ctx context.Context) error {
 	w := in.p.w
 	id, _ := json.Marshal(identity.Identity{Process: identity.Process{Host: "h", PID: 1, Start: in.p.boot}, TTL: ttl.Milliseconds()})
-	return in.tell(ctx, func() error {
+	return in.sendRequest(ctx, func() error {
 		if _, used := w.index[in.name]; used {
 			return errors.New("the name was used")
 		}
@@ -268,10 +268,10 @@ func (in *instance) take(ctx context.Context) error {
 	})
 }
 
-// Renew is the keeper's.
+// Renew renews the lease for the keeper.
 func (in *instance) Renew(ctx context.Context, _ []byte, _ time.Duration) error {
-	return in.tell(ctx, func() error {
-		if !in.p.w.living(in.name) {
+	return in.sendRequest(ctx, func() error {
+		if !in.p.w.isLeased(in.name) {
 			return queuelease.ErrGone
 		}
 		in.p.w.leases[in.name] = time.Now().Add(ttl)
@@ -280,7 +280,7 @@ func (in *instance) Renew(ctx context.Context, _ []byte, _ time.Duration) error 
 }
 
 func (in *instance) Owners(ctx context.Context, page []*queue.Shard) ([]queue.Owner, error) {
-	return ask(in, ctx, func() (list []queue.Owner, _ error) {
+	return sendFaulty(in, ctx, func() (list []queue.Owner, _ error) {
 		for _, s := range page {
 			list = append(list, in.p.w.owners[s.Shard])
 		}
@@ -290,7 +290,7 @@ func (in *instance) Owners(ctx context.Context, page []*queue.Shard) ([]queue.Ow
 
 func (in *instance) Claim(ctx context.Context, s *queue.Shard, name string, cause queue.Cause, seen queue.Owner) (*queue.Claim, error) {
 	w := in.p.w
-	return ask(in, ctx, func() (*queue.Claim, error) {
+	return sendFaulty(in, ctx, func() (*queue.Claim, error) {
 		owner := w.owners[s.Shard]
 		if owner != seen || owner.Instance != "" && cause == queue.Fresh {
 			return nil, queue.ErrHeld
@@ -308,7 +308,7 @@ func (in *instance) Adopt(s *queue.Shard, name string, fence int64) *queue.Claim
 
 func (in *instance) Release(ctx context.Context, claim *queue.Claim) error {
 	w, s := in.p.w, claim.Shard.Shard
-	return in.tell(ctx, func() error {
+	return in.sendRequest(ctx, func() error {
 		if refusal := w.fenced(claim); refusal != nil {
 			return refusal
 		}
@@ -317,7 +317,7 @@ func (in *instance) Release(ctx context.Context, claim *queue.Claim) error {
 		for _, p := range w.all {
 			if other := p.current.Load(); other != nil && (w.calm.Load() || w.IntN(4) > 0) {
 				if _, subscribed := other.subscribed.Load(s); subscribed {
-					other.claims.Freed(s)
+					other.claims.RetryFreed(s)
 				}
 			}
 		}
@@ -325,7 +325,7 @@ func (in *instance) Release(ctx context.Context, claim *queue.Claim) error {
 	})
 }
 
-// fenced is Redis's answer to a claim that is not held; mu is held.
+// fenced returns Redis's refusal if a claim is not held. mu must be held.
 func (w *world) fenced(claim *queue.Claim) error {
 	if owner := w.owners[claim.Shard.Shard]; owner.Instance != claim.Instance || owner.Fence != claim.Fence {
 		return &queue.FencedError{Owner: owner}
@@ -334,10 +334,10 @@ func (w *world) fenced(claim *queue.Claim) error {
 }
 
 func (in *instance) RequestRelease(ctx context.Context, s *queue.Shard, owner queue.Owner) error {
-	return in.tell(ctx, func() error {
+	return in.sendRequest(ctx, func() error {
 		for _, p := range in.p.w.all {
 			if other := p.current.Load(); other != nil && other.name == owner.Instance {
-				go other.claims.Wanted(s.Shard, owner.Fence)
+				go other.claims.ReleaseForgotten(s.Shard, owner.Fence)
 			}
 		}
 		return nil
@@ -345,39 +345,39 @@ func (in *instance) RequestRelease(ctx context.Context, s *queue.Shard, owner qu
 }
 
 func (in *instance) Instance(ctx context.Context, name string) (queuelease.Instance, error) {
-	return ask(in, ctx, func() (queuelease.Instance, error) { return in.p.w.entry(name), nil })
+	return sendFaulty(in, ctx, func() (queuelease.Instance, error) { return in.p.w.indexEntry(name), nil })
 }
 
-// entry is what the index and the leases say of an instance; mu is held.
-func (w *world) entry(name string) queuelease.Instance {
+// indexEntry returns what the index and the leases say about an instance. mu must be held.
+func (w *world) indexEntry(name string) queuelease.Instance {
 	i := queuelease.Instance{Name: name, Identity: w.index[name]}
-	if w.living(name) {
+	if w.isLeased(name) {
 		i.Lease = []byte("{}")
 	}
 	return i
 }
 
 func (in *instance) Instances(ctx context.Context) ([]queuelease.Instance, error) {
-	return ask(in, ctx, func() (list []queuelease.Instance, _ error) {
+	return sendFaulty(in, ctx, func() (list []queuelease.Instance, _ error) {
 		for name := range in.p.w.index {
-			list = append(list, in.p.w.entry(name))
+			list = append(list, in.p.w.indexEntry(name))
 		}
 		return list, nil
 	})
 }
 
 func (in *instance) EndLease(ctx context.Context, name string) error {
-	return in.tell(ctx, func() error { delete(in.p.w.leases, name); return nil })
+	return in.sendRequest(ctx, func() error { delete(in.p.w.leases, name); return nil })
 }
 
 func (in *instance) DropLease(ctx context.Context, name string) error {
-	return in.tell(ctx, func() error { delete(in.p.w.leases, name); delete(in.p.w.index, name); return nil })
+	return in.sendRequest(ctx, func() error { delete(in.p.w.leases, name); delete(in.p.w.index, name); return nil })
 }
 
 func (in *instance) Subscribe(_ context.Context, page ...*queue.Shard) error {
 	for _, s := range page {
 		in.subscribed.Store(s.Shard, true)
-		in.claims.Subscribed(s.Shard)
+		in.claims.ConfirmSubscription(s.Shard)
 	}
 	return nil
 }
@@ -389,7 +389,7 @@ func (in *instance) Unsubscribe(_ context.Context, page ...*queue.Shard) error {
 	return nil
 }
 
-// worker is a runner: it pops, looks at the lease, calls the handler and acknowledges, until it is
+// worker is a runner. It pops, checks the lease, calls the handler and acknowledges until it is
 // stopped.
 type worker struct {
 	in     *instance
@@ -412,7 +412,7 @@ func (in *instance) run(claim *queue.Claim) *worker {
 }
 
 func (k *worker) Wake()                        { k.begun.Do(func() { k.in.lanes.Go(k.lane) }) }
-func (k *worker) Subscribed()                  {}
+func (k *worker) MarkSubscribed()              {}
 func (k *worker) Fenced() (fenced, taken bool) { return k.fenced.Load(), k.taken.Load() }
 func (k *worker) OutOfSync() bool              { return k.outOfSync.Load() }
 func (k *worker) Close()                       { k.cancel(lowkiq.ErrShutdown) }
@@ -429,7 +429,7 @@ func (k *worker) Release(ctx context.Context) error {
 		if err == nil || !queue.Transient(err) || ctx.Err() != nil {
 			return err
 		}
-		sleep(ctx, 20*time.Millisecond)
+		sleepFor(ctx, 20*time.Millisecond)
 	}
 }
 
@@ -437,23 +437,23 @@ func (k *worker) lane() {
 	defer close(k.idle)
 	w := k.in.p.w
 	for k.halted.Err() == nil {
-		sleep(k.halted, w.Below(time.Second)) // no job is due
-		if !k.ask(k.halted) || !k.in.keeper.Holds() || k.halted.Err() != nil {
+		sleepFor(k.halted, w.Below(time.Second)) // until a job is due
+		if !k.sendFenced(k.halted) || !k.in.keeper.Holds() || k.halted.Err() != nil {
 			continue
 		}
-		w.begin(k)
-		if sleep(k.work, w.Below(w.longest)); k.work.Err() != nil {
+		w.beginCall(k)
+		if sleepFor(k.work, w.Below(w.longest)); k.work.Err() != nil {
 			time.Sleep(w.Below(ttl/5 - ttl/60)) // a handler has 0.2 ttl to return
 		}
-		w.end(k)
-		k.ask(k.work)
+		w.endCall(k)
+		k.sendFenced(k.work)
 	}
 }
 
-// ask is a pop or an ack: Redis executes it only if the claim is held.
-func (k *worker) ask(ctx context.Context) (ok bool) {
+// sendFenced is a pop or an ack. Redis executes it only if the claim is held.
+func (k *worker) sendFenced(ctx context.Context) (ok bool) {
 	w := k.in.p.w
-	refusal, err := ask(k.in, ctx, func() (error, error) { return w.fenced(k.claim), nil })
+	refusal, err := sendFaulty(k.in, ctx, func() (error, error) { return w.fenced(k.claim), nil })
 	switch {
 	case err != nil:
 		return false

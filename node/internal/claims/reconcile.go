@@ -11,63 +11,63 @@ import (
 	"github.com/lowkiq/lowkiq/queue"
 )
 
-// How often shards that other instances have are looked at.
+// The supervisor tries again to claim shards that other instances have, at first after minRetry.
 const (
-	retryLeast = 100 * time.Millisecond
-	retryMost  = time.Second
+	minRetry = 100 * time.Millisecond
+	maxRetry = time.Second
 )
 
-// Supervise compares the desired shards with those that have a runner, until ctx ends: it claims
-// what is missing, and gives back what is not desired, was fenced, or is out of sync with Redis.
+// Supervise compares the desired shards with the shards that have a runner, until ctx ends. It claims desired shards without a
+// runner. It gives back shards that are not desired, that Redis has refused by the fence, or that are out of sync with Redis.
 func (c *Claims[R]) Supervise(ctx context.Context) {
 	cl, h := newClaimer(c), newHandover(c)
-	wait := retryLeast
+	wait := minRetry
 	for ctx.Err() == nil {
-		c.look()
-		h.begin()
-		cl.unsubscribe()
-		missing := c.missing()
-		cl.waiting = 0
-		claimed := cl.claimAll(ctx, missing)
+		c.refreshDesired()
+		h.startLeaving()
+		cl.unsubscribeUnneeded()
+		missing := c.missingShards()
+		cl.ownedElsewhere = 0
+		claimed := cl.claimShards(ctx, missing)
 		known := c.desired.Load().Known && c.p.Placed()
-		c.p.Told.AllOwned(known && claimed+cl.waiting == len(missing))
+		c.p.Observer.AllOwned(known && claimed+cl.ownedElsewhere == len(missing))
 		switch {
 		case known && claimed == len(missing):
-			c.prune(ctx)
-			wait = retryLeast
-			c.pause(ctx, cl, pruneEvery)
+			c.pruneIndex(ctx)
+			wait = minRetry
+			c.awaitChange(ctx, cl, pruneEvery)
 			continue
 		case claimed > 0:
-			wait = retryLeast
+			wait = minRetry
 		}
-		c.pause(ctx, cl, wait)
-		wait = min(2*wait, retryMost)
+		c.awaitChange(ctx, cl, wait)
+		wait = min(2*wait, maxRetry)
 	}
 }
 
-// pause waits for a kick, or about d. A shard that is released meanwhile is claimed at once: its
-// release is news on the shard's channel.
-func (c *Claims[R]) pause(ctx context.Context, cl *claimer[R], d time.Duration) {
+// awaitChange returns after a kick, or after about d. It claims a shard that its owner releases in
+// the meantime at once. Such a release is published on the shard's channel.
+func (c *Claims[R]) awaitChange(ctx context.Context, cl *claimer[R], d time.Duration) {
 	timer := time.NewTimer(d/2 + rand.N(d/2))
 	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-c.kicked:
+		case <-c.rechecks:
 			return
 		case <-timer.C:
 			return
 		case s := <-c.freed:
-			if cl.claimFreed(ctx, s) > 0 && len(c.missing()) == 0 {
+			if cl.claimFreed(ctx, s) > 0 && len(c.missingShards()) == 0 {
 				return
 			}
 		}
 	}
 }
 
-// missing lists the desired shards that have no runner.
-func (c *Claims[R]) missing() (shards []*queue.Shard) {
+// missingShards returns the desired shards that have no runner.
+func (c *Claims[R]) missingShards() (shards []*queue.Shard) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	desired := c.desired.Load()

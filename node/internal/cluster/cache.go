@@ -8,37 +8,34 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/identity"
+	"github.com/lowkiq/lowkiq/internal/process/identity"
 	"github.com/lowkiq/lowkiq/membership"
 	"github.com/lowkiq/lowkiq/queue/lease"
 )
 
-// The agent reads Redis once per renewal. An idle node must not load Redis, so what one look has
-// read is kept for the other questions of the same turn; see "Who should own a shard" in
-// docs/design.md.
+// The agent takes a turn with each renewal of the lease. An idle node must not load Redis, so all
+// steps of a turn share what one request has read; see "Who should own a shard" in docs/design.md.
 
-// viewCache keeps what one look of the agent has read. But for its atomic fields it belongs to the
-// agent's goroutine.
+// viewCache keeps the results of the agent's last read. Only the agent's goroutine uses it, except for its atomic fields.
 type viewCache struct {
-	stale  atomic.Bool                // a process may have come: read the index of instances
-	recent atomic.Pointer[recentView] // of the last look at all leases, for others than the agent
-	away   atomic.Bool                // the last look was at this process's lease alone
-	leases leaseReader
+	stale      atomic.Bool                // a process may have come, so the index of instances must be read
+	recent     atomic.Pointer[recentView] // the last read of all leases, for other goroutines
+	lookedAway atomic.Bool                // the last read was of this process's lease alone
+	leases     leaseReader
 
-	index     []lease.Instance
-	indexRead time.Duration            // Now()
-	lost      map[string]time.Duration // when an instance was last found without its lease
-	// look is what the agent's turn has read, nil if nothing, or if it may have changed since.
-	// Record and mark are given away once each, so that nothing older than the turn is ever taken
-	// for the truth.
-	look                 *lease.ClusterState
+	index        []lease.Instance
+	indexRead    time.Duration            // Now() when index was read
+	withoutLease map[string]time.Duration // when an instance was last found without its lease
+	// state has the record and the mark of this turn. It is nil if they were not read, or may have changed since. Each is used
+	// once. A second question must not get an answer that is older than the question.
+	state                *lease.ClusterState
 	gaveRecord, gaveMark bool
 
-	renewed time.Duration // Now() before the mark was last renewed; 0 = it was not
+	renewed time.Duration // Now() before the mark was last renewed, 0 if it was not
 }
 
-// leaseReader parses leases that have changed since it saw them last: of a hundred nodes
-// that look at a hundred leases every second, few find a new one.
+// leaseReader parses only those leases that have changed since it saw them last. In a cluster of a
+// hundred nodes each node reads a hundred leases every second, and few of them are new.
 type leaseReader struct {
 	mu   sync.Mutex // guards seen
 	seen map[string]readLease
@@ -49,9 +46,8 @@ type readLease struct {
 	info  identity.Lease
 }
 
-// read returns what the leases of instances say, without those that are gone or make no
-// sense.
-func (r *leaseReader) read(instances []lease.Instance) (infos []identity.Lease) {
+// parseLeases returns the leases of instances. It leaves out instances without a lease, and leases that it cannot read.
+func (r *leaseReader) parseLeases(instances []lease.Instance) (infos []identity.Lease) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	seen := make(map[string]readLease, len(instances))
@@ -74,28 +70,28 @@ func (r *leaseReader) read(instances []lease.Instance) (infos []identity.Lease) 
 	return infos
 }
 
-// recentView are the leases as the agent saw them.
+// recentView has the leases of a read.
 type recentView struct {
 	live []identity.Lease
-	at   time.Duration // Now()
+	at   time.Duration // Now() of the read
 }
 
-// indexEvery is how often the index is read when gossip has no news: three renewals.
+// indexEvery returns the time between two reads of the index while gossip reports no change. It is less than three renewals.
 func (c *Cluster) indexEvery() time.Duration { return c.cfg.TTL * 5 / 12 }
 
-// DefaultFewNodes is how many processes may look at all leases each: beyond, what Redis sends for
-// that would grow with the square of their number.
-const DefaultFewNodes = 16
+// DefaultMaxNodesReadingAll is the maximum number of processes that all read all leases. If more of
+// them did, the bytes that Redis sends for that would grow with the square of their number.
+const DefaultMaxNodesReadingAll = 16
 
-// readView looks at Redis for the agent. In a large cluster a process that neither leads nor
-// votes looks at the record, the mark and its own lease, while these say that all is well;
-// then whole is false.
+// readView reads Redis for the agent. Usually it reads the record, the mark and all leases, and
+// whole is true. In a large cluster a process that neither leads nor votes reads the record, the
+// mark and its own lease. If record and mark are there, all is well, and whole is false.
 func (c *Cluster) readView(ctx context.Context) (seen []lease.Instance, whole bool, err error) {
-	c.cache.forget()
+	c.cache.dropState()
 	if name, _ := c.cfg.Instance(); name != "" && c.mayLookAway() {
 		state, err := c.cfg.Leases.State(ctx, []lease.Instance{{Name: name}})
 		if err != nil || state.Record != nil && state.Mark != nil {
-			c.cache.saw(state, err)
+			c.cache.keepState(state, err)
 			return state.Instances, false, err
 		}
 	}
@@ -103,11 +99,11 @@ func (c *Cluster) readView(ctx context.Context) (seen []lease.Instance, whole bo
 	return seen, true, err
 }
 
-// mayLookAway reports whether others look for this process: it knows a plan, follows a
-// leader and has no vote, gossip shows many, and none of its own name.
+// mayLookAway reports whether others look at the leases for this process. It must know a plan, follow
+// a leader and have no vote. Gossip must show many processes, and no other with its own name.
 func (c *Cluster) mayLookAway() bool {
 	status := c.agent.Status()
-	if c.Agreed() == nil || status.Leader == "" || status.Leading || slices.Contains(status.Voters, status.Server) {
+	if c.AgreedPlan() == nil || status.Leader == "" || status.Leading || slices.Contains(status.Voters, status.Server) {
 		return false
 	}
 	alive := 0
@@ -120,18 +116,18 @@ func (c *Cluster) mayLookAway() bool {
 			return false
 		}
 	}
-	return alive > c.cfg.FewNodes
+	return alive > c.cfg.MaxNodesReadingAll
 }
 
-// saw keeps what a look has read for the questions of the same turn.
-func (s *viewCache) saw(state lease.ClusterState, err error) {
+// keepState keeps record and mark for the rest of the turn.
+func (s *viewCache) keepState(state lease.ClusterState, err error) {
 	if err == nil {
-		s.look = &lease.ClusterState{Record: state.Record, Mark: state.Mark} // leases may be many
+		s.state = &lease.ClusterState{Record: state.Record, Mark: state.Mark} // without leases, which may be many
 		s.gaveRecord, s.gaveMark = false, false
 	}
 }
 
-// readAll looks at record, mark and all leases.
+// readAll reads record, mark and all leases.
 func (c *Cluster) readAll(ctx context.Context) ([]lease.Instance, error) {
 	s := &c.cache
 	begun := c.cfg.Now()
@@ -143,33 +139,32 @@ func (c *Cluster) readAll(ctx context.Context) ([]lease.Instance, error) {
 		}
 		s.index, s.indexRead = index, begun
 	}
-	state, err := c.cfg.Leases.State(ctx, s.asked(begun, lostTTLs*c.cfg.TTL))
-	s.saw(state, err)
+	state, err := c.cfg.Leases.State(ctx, s.instancesToRead(begun, retryLostTTLs*c.cfg.TTL))
+	s.keepState(state, err)
 	if err == nil {
-		s.found(begun, state.Instances)
+		s.noteLost(begun, state.Instances)
 	}
 	return state.Instances, err
 }
 
-// lostTTLs is after how many ttls the lease of an instance that had none is asked for again. It
-// will not come back: a lease is taken with the entry in the index and never revived. But a
-// failover may show what was before.
-const lostTTLs = 10
+// retryLostTTLs is the number of ttls before an instance without a lease is read again. Its lease will hardly come back,
+// because a lease is never revived. But a failover of Redis may show an older state.
+const retryLostTTLs = 10
 
-// asked are the instances of the index that a look asks for: the dead are many after a crash loop,
-// and stay for long.
-func (s *viewCache) asked(now, again time.Duration) []lease.Instance {
+// instancesToRead returns the instances of the index whose leases a turn must read. It leaves out
+// instances that had no lease a short while ago. After a crash loop these are many.
+func (s *viewCache) instancesToRead(now, again time.Duration) []lease.Instance {
 	return slices.DeleteFunc(slices.Clone(s.index), func(i lease.Instance) bool {
-		at, lost := s.lost[i.Name]
+		at, lost := s.withoutLease[i.Name]
 		return lost && now-at < again
 	})
 }
 
-// found notes which instances have no lease.
-func (s *viewCache) found(now time.Duration, seen []lease.Instance) {
+// noteLost records which instances have no lease.
+func (s *viewCache) noteLost(now time.Duration, seen []lease.Instance) {
 	lost := map[string]time.Duration{}
 	for _, i := range s.index {
-		if at, was := s.lost[i.Name]; was {
+		if at, was := s.withoutLease[i.Name]; was {
 			lost[i.Name] = at
 		}
 	}
@@ -178,34 +173,34 @@ func (s *viewCache) found(now time.Duration, seen []lease.Instance) {
 			lost[i.Name] = now
 		}
 	}
-	s.lost = lost
+	s.withoutLease = lost
 }
 
-// forget drops what was read: it is about to change, or of an earlier turn.
-func (s *viewCache) forget() { s.look = nil }
+// dropState drops record and mark, because they are about to change, or belong to an earlier turn.
+func (s *viewCache) dropState() { s.state = nil }
 
-// cachedRecord is the cluster record as the agent's look has read it.
+// cachedRecord is the cluster's record, as this turn has read it.
 type cachedRecord struct {
 	lease.Record
 	cache *viewCache
 }
 
-// Load returns what the look of this turn read, else reads.
+// Load returns the record that this turn has read, or reads it.
 func (r cachedRecord) Load(ctx context.Context) ([]byte, error) {
-	if s := r.cache; s.look != nil && !s.gaveRecord {
+	if s := r.cache; s.state != nil && !s.gaveRecord {
 		s.gaveRecord = true
-		return s.look.Record, nil
+		return s.state.Record, nil
 	}
 	return r.Record.Load(ctx)
 }
 
-// CompareAndSet drops what was read: it may have changed.
+// CompareAndSet drops the record that was read, because it may change.
 func (r cachedRecord) CompareAndSet(ctx context.Context, old, next []byte) (bool, error) {
-	r.cache.forget()
+	r.cache.dropState()
 	return r.Record.CompareAndSet(ctx, old, next)
 }
 
-// cachedMark is the leader's mark likewise.
+// cachedMark is the leader's mark, as this turn has read it.
 type cachedMark struct {
 	lease.Mark
 	cache *viewCache
@@ -213,21 +208,21 @@ type cachedMark struct {
 	now   func() time.Duration
 }
 
-// Load returns what the look of this turn read, else reads.
+// Load returns the mark that this turn has read, or reads it.
 func (m cachedMark) Load(ctx context.Context) ([]byte, error) {
-	if s := m.cache; s.look != nil && !s.gaveMark {
+	if s := m.cache; s.state != nil && !s.gaveMark {
 		s.gaveMark = true
-		return s.look.Mark, nil
+		return s.state.Mark, nil
 	}
 	return m.Mark.Load(ctx)
 }
 
-// Renew does nothing while the look of this turn found record and mark as they should be
-// and the mark still has more than half of its life: every third renewal is enough.
+// Renew skips the renewal if this turn has found record and mark as they should be and the mark lives
+// for more than half a ttl. Every third renewal is enough.
 func (m cachedMark) Renew(ctx context.Context, record, mark []byte) (bool, error) {
 	s, begun := m.cache, m.now()
-	if s.look != nil && s.renewed != 0 && begun-s.renewed < m.ttl*5/12 && mark != nil && record != nil &&
-		bytes.Equal(s.look.Record, record) && bytes.Equal(s.look.Mark, mark) {
+	if s.state != nil && s.renewed != 0 && begun-s.renewed < m.ttl*5/12 && mark != nil && record != nil &&
+		bytes.Equal(s.state.Record, record) && bytes.Equal(s.state.Mark, mark) {
 		return true, nil
 	}
 	done, err := m.Mark.Renew(ctx, record, mark)
@@ -239,12 +234,12 @@ func (m cachedMark) Renew(ctx context.Context, record, mark []byte) (bool, error
 	return done, err
 }
 
-// LooksAway reports whether the last look was at this process's lease alone.
-func (c *Cluster) LooksAway() bool { return c != nil && c.cache.away.Load() }
+// LooksAway reports whether the last turn read this process's lease alone.
+func (c *Cluster) LooksAway() bool { return c != nil && c.cache.lookedAway.Load() }
 
-// Live returns the leases that the last look at all of them saw, and when that was; false if there
-// was none yet.
-func (c *Cluster) Live() (live []identity.Lease, at time.Duration, known bool) {
+// RecentLeases returns the leases of the last read of all leases, and the time of that read. It
+// returns false if there was none yet.
+func (c *Cluster) RecentLeases() (live []identity.Lease, at time.Duration, known bool) {
 	recent := c.cache.recent.Load()
 	if recent == nil {
 		return nil, 0, false

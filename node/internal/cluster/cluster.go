@@ -1,5 +1,5 @@
-// Package cluster is a process's part in the cluster: gossip says which processes seem alive, Raft
-// says which node should own which shard. Neither is trusted with safety: claims are for that (I1).
+// Package cluster is a process's part in the cluster. Gossip says which processes seem alive. Raft
+// says which node should own which shard. Neither makes the cluster safe. Claims do (I1).
 package cluster
 
 import (
@@ -16,8 +16,8 @@ import (
 
 	"github.com/oklog/run"
 
-	"github.com/lowkiq/lowkiq/internal/connlimit"
-	"github.com/lowkiq/lowkiq/internal/identity"
+	"github.com/lowkiq/lowkiq/internal/network/connlimit"
+	"github.com/lowkiq/lowkiq/internal/process/identity"
 	"github.com/lowkiq/lowkiq/membership"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/changes"
@@ -26,14 +26,14 @@ import (
 	"github.com/lowkiq/lowkiq/rebalance/plan"
 )
 
-// Redis is what the cluster reads and writes there. A *queue.Client is one.
+// Redis has the cluster's requests about queues. A *queue.Client implements it.
 type Redis interface {
 	Registry() *queue.Registry
 	Queue(ctx context.Context, name string) (*queue.Queue, error)
 	Owners(context.Context, []*queue.Shard) ([]queue.Owner, error)
 }
 
-// Leases are what the cluster reads and writes of nodes' instances. A *lease.Index is them.
+// Leases has the cluster's requests about instances. A *lease.Index implements it.
 type Leases interface {
 	Identities(context.Context) ([]lease.Instance, error)
 	State(context.Context, []lease.Instance) (lease.ClusterState, error)
@@ -43,43 +43,42 @@ type Leases interface {
 	Mark(ttl time.Duration) lease.Mark
 }
 
-// Config says who this process is, and what the cluster needs to know of it.
+// Config describes this process to the cluster.
 type Config struct {
 	Cluster, Node, Boot string
 	Process             identity.Process
 	TTL                 time.Duration // of leases
 	Bind                string        // host:port of gossip; Raft listens one port above
-	Advertise           string        // host at which others reach this process, "": Bind's
-	Join                []string      // host:port of gossip of others
+	Advertise           string        // host where others reach this process; "" for the host of Bind
+	Join                []string      // host:port of other processes' gossip
 	GossipKeys          [][]byte
 	Insecure            bool
-	FewNodes            int // with no more processes, each looks at all leases
+	MaxNodesReadingAll  int // up to this many processes each reads all leases
 
 	Redis  Redis
 	Leases Leases
 	Log    *slog.Logger
 	Now    func() time.Duration // a clock that never jumps and counts suspend
-	// Network makes the Raft port, and what connects to others', speak TLS if the nodes are to.
+	// Network adds TLS to the Raft listener and to connections to others, if the nodes use TLS.
 	Network func(net.Listener) (net.Listener, rebalance.DialFunc)
 
-	// Registry returns the queues, as read within this time or anew.
-	Registry func(ctx context.Context, within time.Duration) (map[string]queue.Entry, error)
-	// Instance is the current one, "" between two; leased says whether its lease holds.
+	// Registry returns the queues. They were read within this time, or are read anew.
+	Registry func(ctx context.Context, within time.Duration) (map[string]queue.RegistryEntry, error)
+	// Instance returns the current instance, "" between two, and whether its lease holds.
 	Instance func() (name string, leased bool)
-	// Changed is told that the desired shards may have changed, and whether what the lease says
-	// has.
-	Changed func(lease bool)
-	Applied func(leads bool, generation uint64) // for metrics
-	// WriteDown adds a line to the log of changes.
-	WriteDown func(ctx context.Context, line changes.Line) error
-	// OutOfReach logs an error that says that Redis is out of reach, and reports whether it does.
+	// OnChange is called when the desired shards may have changed. lease says whether the text of the lease has changed, too.
+	OnChange func(lease bool)
+	OnPlan   func(leads bool, generation uint64) // for metrics
+	// WriteChange adds a line to the list of changes.
+	WriteChange func(ctx context.Context, line changes.Line) error
+	// OutOfReach reports whether an error means that Redis is out of reach, and logs it then.
 	OutOfReach func(op string, err error) bool
-	// Hung ends the process: this part of it makes no progress, and cannot be begun anew.
-	Hung func(why string)
+	// OnHung ends the process, because its agent makes no progress and cannot begin anew.
+	OnHung func(why string)
 }
 
-// Cluster belongs to the process and outlives its instances. A process without one has nil: what it
-// is asked then says that there is no other process, no plan and no address.
+// Cluster belongs to the process and outlives its instances. A process without a cluster has a nil
+// Cluster, which answers that there is no other process, no plan and no address.
 type Cluster struct {
 	cfg      Config
 	gossip   *membership.Gossip
@@ -87,15 +86,15 @@ type Cluster struct {
 	agent    *rebalance.Agent
 	done     chan struct{} // closed when the agent has left the Raft group
 	cache    viewCache
-	read     readClaims
+	claims   claimsRead
 	disputes disputes
 	warnings warnings
-	trail    trail // of follow, but for its channel
-	// superseded: a newer process works under this node's name.
+	trail    trail // belongs to forwardChanges, except its channel
+	// superseded says that a newer process works under this node's name.
 	superseded atomic.Bool
 }
 
-// New opens the Raft port and builds gossip and agent; they are silent until their actors run.
+// New opens the Raft port and builds gossip and agent. They do nothing until their actors run.
 func New(cfg Config) (*Cluster, error) {
 	host, port, err := BindAddress(cfg.Bind)
 	if err != nil {
@@ -115,11 +114,11 @@ func New(cfg Config) (*Cluster, error) {
 	raftPort = listener.Addr().(*net.TCPAddr).Port
 	raftListener, dial := cfg.Network(listener)
 	c.listener = rebalance.NewListener(rebalance.ListenerConfig{
-		Cluster: cfg.Cluster, Listener: raftListener, Dial: dial, Advertise: cfg.advertise(raftPort), Log: cfg.Log,
+		Cluster: cfg.Cluster, Listener: raftListener, Dial: dial, Advertise: cfg.advertisedAddress(raftPort), Log: cfg.Log,
 	})
 	c.gossip, err = membership.New(membership.Config{
-		Cluster: cfg.Cluster, Node: cfg.Node, Boot: cfg.Boot, Bind: cfg.Bind, Advertise: cfg.advertise(port), Join: cfg.Join,
-		TTL: cfg.TTL, Peers: c.addresses, Keys: cfg.GossipKeys, Insecure: cfg.Insecure,
+		Cluster: cfg.Cluster, Node: cfg.Node, Boot: cfg.Boot, Bind: cfg.Bind, Advertise: cfg.advertisedAddress(port), Join: cfg.Join,
+		TTL: cfg.TTL, Peers: c.gossipAddresses, Keys: cfg.GossipKeys, Insecure: cfg.Insecure,
 		Meta: membership.Meta{N: 1, Raft: raftPort}, Log: cfg.Log,
 	})
 	if err == nil {
@@ -135,30 +134,30 @@ func New(cfg Config) (*Cluster, error) {
 	return c, nil
 }
 
-// BindAddress splits the host:port of gossip.
+// BindAddress splits the host:port of gossip. The port must leave room for Raft's port above it.
 func BindAddress(bind string) (host string, port int, err error) {
 	host, text, err := net.SplitHostPort(bind)
 	if err == nil {
 		port, err = strconv.Atoi(text)
 	}
 	if err != nil || port < 0 || port > 65534 {
-		return "", 0, fmt.Errorf("bind %q: want host:port, the port below 65535 as Raft listens one above", bind)
+		return "", 0, fmt.Errorf("bind %q must be host:port with a port below 65535, because Raft listens one port above", bind)
 	}
 	return host, port, nil
 }
 
-// advertise is the host:port at which others reach a port of this process, "" for the address it
-// listens at.
-func (cfg Config) advertise(port int) string {
+// advertisedAddress returns the host:port where others reach a port of this process, "" if that
+// is the address where it listens.
+func (cfg Config) advertisedAddress(port int) string {
 	if cfg.Advertise == "" || port == 0 {
 		return ""
 	}
 	return net.JoinHostPort(cfg.Advertise, strconv.Itoa(port))
 }
 
-// Add adds the cluster's actors. They end after stopped is closed, because a drain needs the plan;
-// the agent first, because leaving the group needs the network.
-func (c *Cluster) Add(group *run.Group, stopped <-chan struct{}) {
+// AddActors adds the cluster's actors to a group. They end after stopped is closed, because a drain
+// needs the plan. The agent ends first, because it needs the network to leave the Raft group.
+func (c *Cluster) AddActors(group *run.Group, stopped <-chan struct{}) {
 	actor := func(run func(context.Context) error, after <-chan struct{}) {
 		ctx, cancel := context.WithCancel(context.Background())
 		group.Add(func() error {
@@ -172,15 +171,15 @@ func (c *Cluster) Add(group *run.Group, stopped <-chan struct{}) {
 	actor(func(ctx context.Context) error { defer close(c.done); return c.leaveInTime(ctx, c.agent.Run) }, stopped)
 	actor(c.listener.Run, c.done)
 	actor(c.gossip.Run, c.done)
-	actor(c.follow, c.done)
+	actor(c.forwardChanges, c.done)
 	actor(c.watchRaft, c.done)
 	actor(c.writeTrail, c.done)
 }
 
-// leaveFor is how long the end of the agent may take. It bounds each of its steps by itself.
-const leaveFor = 6 * time.Second
+// maxLeave is the time that the end of the agent has. Each step of that end has a limit of its own.
+const maxLeave = 6 * time.Second
 
-// leaveInTime runs the agent, and does not wait for one that has hung when it is to end.
+// leaveInTime runs the agent until ctx ends, and then waits for its end for maxLeave at most.
 func (c *Cluster) leaveInTime(ctx context.Context, run func(context.Context) error) error {
 	left := make(chan error, 1)
 	go func() { left <- run(ctx) }()
@@ -192,53 +191,53 @@ func (c *Cluster) leaveInTime(ctx context.Context, run func(context.Context) err
 	select {
 	case err := <-left:
 		return err
-	case <-time.After(leaveFor):
-		c.cfg.Log.Error("the raft group is not left in time: the node ends without it", "after", leaveFor)
+	case <-time.After(maxLeave):
+		c.cfg.Log.Error("the raft group is not left in time, and the node ends without that", "after", maxLeave)
 		return nil
 	}
 }
 
-// follow passes news on: of gossip to the agent, of either to the process.
-func (c *Cluster) follow(ctx context.Context) error {
+// forwardChanges tells the agent about changes of gossip, and the process about changes of gossip and of the agent.
+func (c *Cluster) forwardChanges(ctx context.Context) error {
 	address := ""
 	for {
-		changed := false // what the lease says of the process
+		changed := false // whether the text of the lease has changed
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-c.gossip.Changed():
 			changed, address = address != c.gossip.Address(), c.gossip.Address()
-			c.Stale()
+			c.RereadIndex()
 			c.agent.Wake()
 		case <-c.agent.Changed():
 			leads, assignment := c.agent.Status().Leading, c.agent.Assignment()
-			c.cfg.Applied(leads, assignment.Generation.Index)
-			c.trail.see(leads, assignment)
-			c.publish(func(m *membership.Meta) { m.RaftInfo = gossipedInfo(c.agent.RaftInfo()) })
-			changed = true // the leader waits for the seat
+			c.cfg.OnPlan(leads, assignment.Generation.Index)
+			c.trail.record(leads, assignment)
+			c.updateGossip(func(m *membership.Meta) { m.RaftInfo = gossipedInfo(c.agent.RaftInfo()) })
+			changed = true // the leader waits for this process's RaftInfo
 		}
-		c.cfg.Changed(changed)
+		c.cfg.OnChange(changed)
 	}
 }
 
-// Announce tells the other processes what changed of this one: n is the number of its instance.
-func (c *Cluster) Announce(n int, draining bool) {
+// AnnounceInstance tells the other processes the number of this process's instance, and whether it drains.
+func (c *Cluster) AnnounceInstance(n int, draining bool) {
 	if c == nil {
 		return
 	}
-	c.Stale()
-	c.publish(func(m *membership.Meta) { m.N, m.Draining = n, draining })
+	c.RereadIndex()
+	c.updateGossip(func(m *membership.Meta) { m.N, m.Draining = n, draining })
 }
 
-// publish changes what the process says of itself by gossip.
-func (c *Cluster) publish(change func(*membership.Meta)) {
+// updateGossip changes this process's entry in gossip.
+func (c *Cluster) updateGossip(change func(*membership.Meta)) {
 	if err := c.gossip.Update(change); err != nil {
 		c.cfg.Log.Warn("gossip not updated", "err", err)
 	}
 }
 
-// gossipedInfo is what gossip says of the seat. It must not change with each plan: gossip tells all
-// processes of every change. What the process has applied is in its lease.
+// gossipedInfo returns the RaftInfo as text for gossip, without the applied plan. Gossip sends each
+// change to all processes, so the text must not change with each plan. The lease has the applied plan.
 func gossipedInfo(seat rebalance.RaftInfo) string {
 	seat.Applied = plan.Generation{}
 	text, err := json.Marshal(seat)
@@ -248,63 +247,47 @@ func gossipedInfo(seat rebalance.RaftInfo) string {
 	return string(text)
 }
 
-// Stale has the next look read the index of instances: a process may have come.
-func (c *Cluster) Stale() { c.cache.stale.Store(true) }
+// RereadIndex makes the next turn read the index of instances, because a process may have come.
+func (c *Cluster) RereadIndex() { c.cache.stale.Store(true) }
 
-// Address is the host:port of gossip.
-func (c *Cluster) Address() string {
+// GossipAddress returns the host:port of this process's gossip.
+func (c *Cluster) GossipAddress() string {
 	if c == nil {
 		return ""
 	}
 	return c.gossip.Address()
 }
 
-// Describe says in a lease where the process is reached, and what its part in Raft is.
-func (c *Cluster) Describe(info *identity.Lease) {
+// DescribeInLease sets the addresses and the RaftInfo of this process in its lease.
+func (c *Cluster) DescribeInLease(info *identity.Lease) {
 	if c != nil {
 		info.Gossip, info.Raft, info.RaftInfo = c.gossip.Address(), c.listener.Address(), c.agent.RaftInfo()
 	}
 }
 
-// Members are the processes that gossip knows.
+// Members returns the processes that gossip knows.
 func (c *Cluster) Members() []membership.Member { return c.gossip.Members() }
 
-// Status is what this process knows of Raft.
+// Status returns the state of this process's part in Raft.
 func (c *Cluster) Status() rebalance.Status { return c.agent.Status() }
 
-// Assignment is the plan that it has applied last, an empty one at first.
+// Assignment returns the last applied plan. It is empty before the first.
 func (c *Cluster) Assignment() *plan.Assignment { return c.agent.Assignment() }
 
-// Agreed is the plan likewise, nil if none is known.
-func (c *Cluster) Agreed() *plan.Assignment {
+// AgreedPlan returns the last applied plan, nil before the first.
+func (c *Cluster) AgreedPlan() *plan.Assignment {
 	if c == nil || c.agent.Assignment().Generation == (plan.Generation{}) {
 		return nil
 	}
 	return c.agent.Assignment()
 }
 
-// Leader is the name of the node that leads, "" if none is known.
-func (c *Cluster) Leader() string {
-	raft := c.agent.Status()
-	if raft.Leading {
-		return c.cfg.Node
-	}
-	leader := ""
-	for _, m := range c.gossip.Members() {
-		var seat rebalance.RaftInfo
-		if json.Unmarshal([]byte(m.Meta.RaftInfo), &seat) == nil && seat.Server != "" && seat.Server == raft.Leader {
-			leader = m.Instance.Node
-		}
-	}
-	return leader
-}
-
 // Superseded reports whether a newer process works under this node's name.
 func (c *Cluster) Superseded() bool { return c != nil && c.superseded.Load() }
 
-// Dead reports what gossip knows of the instance that holds a claim: that its own process goes on
-// as a later one, or that it is dead or has left. "unknown" is neither.
-func (c *Cluster) Dead(instance string) (succeeded, departed bool) {
+// InstanceGone returns what gossip says about the instance that holds a claim. succeeded means that its process goes on as a
+// later instance. departed means that its process is dead or has left. The state "unknown" is neither.
+func (c *Cluster) InstanceGone(instance string) (succeeded, departed bool) {
 	i, err := membership.ParseInstance(instance)
 	if err != nil || c == nil {
 		return false, false
@@ -313,12 +296,12 @@ func (c *Cluster) Dead(instance string) (succeeded, departed bool) {
 	return c.gossip.Succeeded(i), state == membership.Dead || state == membership.Left
 }
 
-// Alone reports whether the last look saw this process's lease and no other, and gossip sees no
-// other process alive.
+// Alone reports whether a recent read of all leases has found this process's lease and no other,
+// and gossip shows no other process alive.
 func (c *Cluster) Alone() bool {
 	recent := c.cache.recent.Load()
-	if recent == nil || len(recent.live) == 0 { // not even this one: its lease is new
-		c.Stale()
+	if recent == nil || len(recent.live) == 0 { // the last read was before this process took its lease
+		c.RereadIndex()
 		c.agent.Wake()
 	}
 	if recent == nil || len(recent.live) != 1 || recent.live[0].Boot != c.cfg.Boot || c.cfg.Now()-recent.at > c.cfg.TTL/2 {
@@ -329,17 +312,17 @@ func (c *Cluster) Alone() bool {
 	})
 }
 
-// Hung says what of this process's part in the cluster makes no progress, "" if all does.
-func (c *Cluster) Hung() string {
+// HungPart says which Raft server of this process has hung, "" if none has.
+func (c *Cluster) HungPart() string {
 	if c == nil {
 		return ""
 	}
 	return c.agent.Status().Hung
 }
 
-// Warnings are what people should know of the cluster, in words.
+// Warnings returns texts about the cluster that people should know.
 func (c *Cluster) Warnings() (list []string) {
-	if hung := c.Hung(); hung != "" {
+	if hung := c.HungPart(); hung != "" {
 		list = append(list, fmt.Sprintf("node %s: %s; it has begun anew, and owns what it had until it follows a leader", c.cfg.Node, hung))
 	}
 	if raft := c.agent.Status(); raft.Unread != "" {

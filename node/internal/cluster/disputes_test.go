@@ -5,11 +5,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/identity"
+	"github.com/lowkiq/lowkiq/internal/process/identity"
 	"github.com/lowkiq/lowkiq/membership"
 )
 
-// What gossip says against a lease counts for two ttls, then the lease does.
+// TestDisputes: gossip counts against a lease for two ttls. Then the lease counts.
 func TestDisputes(t *testing.T) {
 	t.Parallel()
 	const ttl = 6 * time.Second
@@ -44,12 +44,12 @@ func TestDisputes(t *testing.T) {
 		{"it has left", 25 * ttl, lease, says(membership.Left, false), false, "n1 is left by gossip", 1},
 		{"all is well", 26 * ttl, lease, says(membership.Alive, false), false, "", 0},
 	} {
-		found, _ := w.set(disputed, d.observe(tt.at, ttl, []identity.Lease{tt.lease}, tt.members))
+		found, _ := w.replace(disputed, d.update(tt.at, ttl, []identity.Lease{tt.lease}, tt.members))
 		news := strings.Join(found, "; ")
 		if (news == "") != (tt.news == "") || !strings.Contains(news, tt.news) {
 			t.Errorf("%s: got news %q, want %q", tt.name, news, tt.news)
 		}
-		view := viewOf([]identity.Lease{tt.lease}, w.believed(tt.members))
+		view := viewOf([]identity.Lease{tt.lease}, w.withoutDisputed(tt.members))
 		if len(view.Peers) != 1 || view.Peers[0].Draining != tt.draining || !view.Peers[0].Leased {
 			t.Errorf("%s: got peers %+v, want one that is leased, draining %v", tt.name, view.Peers, tt.draining)
 		}

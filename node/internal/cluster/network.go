@@ -7,20 +7,20 @@ import (
 	"slices"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/hosts"
-	"github.com/lowkiq/lowkiq/internal/identity"
+	"github.com/lowkiq/lowkiq/internal/network/hosts"
+	"github.com/lowkiq/lowkiq/internal/process/identity"
 	"github.com/lowkiq/lowkiq/membership"
 	"github.com/lowkiq/lowkiq/rebalance"
 )
 
-// A firewall may block the Raft port alone: gossip says that the other process is alive, and no
-// connection to it succeeds. Raft tries again for ever and the process outside is never ready, so
-// people are told: by the leader, which tries to call it, and by the process itself, which is not
-// called. That one tries to call the leader, so that it can tell whose address it is.
+// A firewall may block the Raft port alone. Gossip then says that the other process is alive, and no Raft connection to it
+// succeeds. Raft tries without end, and the process outside never becomes ready. So two sides warn people. The leader warns,
+// because it cannot connect, and so does the process outside, because nobody connects to it. The process outside tries to
+// connect to the leader, so that it can name the leader's address.
 
-// outOfReach are the living processes whose Raft address has failed for a while, and is still
-// tried, by address.
-func outOfReach(
+// findUnreachable returns a warning for each living process whose Raft address has failed for half a
+// ttl and is still tried, by address.
+func findUnreachable(
 	now time.Time, ttl time.Duration, failing []rebalance.Failing, alive []rebalance.Peer,
 ) map[string]string {
 	names := make(map[string]string, len(alive)) // by address
@@ -31,18 +31,18 @@ func outOfReach(
 	for _, f := range failing {
 		if name, living := names[f.Address]; living && now.Sub(f.Since) >= ttl/2 && now.Sub(f.Last) <= 2*ttl {
 			found[f.Address] = fmt.Sprintf("node %s is alive by gossip, and its Raft address %s cannot be connected to: %v; "+
-				"look at firewalls of the port above the gossip port, and at certificates", name, f.Address, f.Err)
+				"check firewalls of the port above the gossip port, and certificates", name, f.Address, f.Err)
 		}
 	}
 	return found
 }
 
-// leaderless follows how long a process has had no leader.
+// leaderless records how long a process has had no leader.
 type leaderless struct{ since, tried time.Time }
 
-// observe reports whether it is time to try the leader's address, and whether no call has come for
-// so long that people are to know.
-func (l *leaderless) observe(now time.Time, ttl time.Duration, status rebalance.Status) (try, tell bool) {
+// update reports whether it is time to try the leader's address, and whether people must be told
+// because nobody has connected for too long.
+func (l *leaderless) update(now time.Time, ttl time.Duration, status rebalance.Status) (try, tell bool) {
 	if status.Server == "" || status.Leader != "" {
 		*l = leaderless{}
 		return false, false
@@ -57,7 +57,7 @@ func (l *leaderless) observe(now time.Time, ttl time.Duration, status rebalance.
 	return try, lasts >= ttl*5/6
 }
 
-// watchRaft looks at Raft's connections until ctx is done.
+// watchRaft checks Raft's connections until ctx is done.
 func (c *Cluster) watchRaft(ctx context.Context) error {
 	tick := time.NewTicker(c.cfg.TTL / 6)
 	defer tick.Stop()
@@ -68,51 +68,53 @@ func (c *Cluster) watchRaft(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case now := <-tick.C:
-			c.lookAtRaft(ctx, now, &alone)
-			if still.observe(c.agent.Turns(), int(stillFor(c.cfg.TTL)/(c.cfg.TTL/6))) {
-				c.cfg.Hung(fmt.Sprintf("the cluster part of node %s has made no progress for %s", c.cfg.Node, stillFor(c.cfg.TTL)))
+			c.checkRaft(ctx, now, &alone)
+			if still.update(c.agent.Turns(), int(maxStandstill(c.cfg.TTL)/(c.cfg.TTL/6))) {
+				c.cfg.OnHung(fmt.Sprintf("the cluster part of node %s has made no progress for %s", c.cfg.Node, maxStandstill(c.cfg.TTL)))
 			}
 		}
 	}
 }
 
-// stillFor is for how long the agent may take no turn: as long as Raft may take to answer it, and longer than all that a
-// turn waits for.
-func stillFor(ttl time.Duration) time.Duration { return max(5*ttl, 15*time.Second) }
+// maxStandstill returns the maximum time without a turn of the agent. Raft may take that long to
+// answer a turn, and everything else that a turn waits for takes less.
+func maxStandstill(ttl time.Duration) time.Duration { return max(5*ttl, 15*time.Second) }
 
-// standstill follows whether the agent takes turns. It counts looks, not time: a process that was frozen goes on as before.
+// standstill detects an agent that takes no turn. It counts checks and not time, because a process
+// that was frozen has not hung.
 type standstill struct {
-	turns uint64
-	looks int // since the last turn
+	turns  uint64
+	checks int // since the last turn
 }
 
-// observe reports whether the agent has taken no turn for as many looks.
-func (s *standstill) observe(turns uint64, looks int) bool {
+// update reports, once, that the agent has taken no turn for that many checks.
+func (s *standstill) update(turns uint64, looks int) bool {
 	if turns != s.turns {
 		*s = standstill{turns: turns}
 		return false
 	}
-	s.looks++
-	return s.looks == looks
+	s.checks++
+	return s.checks == looks
 }
 
-func (c *Cluster) lookAtRaft(ctx context.Context, now time.Time, alone *leaderless) {
+// checkRaft updates the warnings about Raft's connections.
+func (c *Cluster) checkRaft(ctx context.Context, now time.Time, alone *leaderless) {
 	ttl, failing := c.cfg.TTL, c.listener.Failing()
-	try, tell := alone.observe(now, ttl, c.agent.Status())
+	try, tell := alone.update(now, ttl, c.agent.Status())
 	var alive []rebalance.Peer
-	if len(failing) > 0 || try || tell { // of a thousand processes, once in a ttl/6
-		alive = c.alive()
+	if len(failing) > 0 || try || tell { // otherwise a check of a thousand processes would cost too much
+		alive = c.alivePeers()
 	}
-	leader, found := leaderOf(alive, c.agent.Status())
+	leader, found := findLeader(alive, c.agent.Status())
 	own := map[string]string{}
 	if _, leased := c.cfg.Instance(); tell && found && leased && !c.listener.Called() {
 		own["this node"] = fmt.Sprintf("this node follows no leader: node %s leads by gossip, and nobody connects to this "+
-			"node's Raft address %s; look at firewalls of the port above the gossip port, at advertise, and at certificates",
+			"node's Raft address %s; check firewalls of the port above the gossip port, advertise, and certificates",
 			leader.Name, c.listener.Address())
 	}
-	news, over := c.warnings.set(unreachable, outOfReach(now, ttl, failing, alive))
-	alsoNews, _ := c.warnings.set(uncalled, own)
-	c.tell(unreachable, append(news, alsoNews...))
+	news, over := c.warnings.replace(unreachable, findUnreachable(now, ttl, failing, alive))
+	alsoNews, _ := c.warnings.replace(uncalled, own)
+	c.logNew(unreachable, append(news, alsoNews...))
 	for _, address := range over {
 		c.cfg.Log.Info("raft address not out of reach any more", "address", address)
 	}
@@ -121,17 +123,16 @@ func (c *Cluster) lookAtRaft(ctx context.Context, now time.Time, alone *leaderle
 	}
 }
 
-// tell logs what is new.
-func (c *Cluster) tell(by source, news []string) {
+// logNew logs new warnings.
+func (c *Cluster) logNew(by source, news []string) {
 	for _, text := range news {
 		c.cfg.Log.Warn(string(by), "detail", text)
 	}
 }
 
-// leaderOf finds the living process that leads this process's group by what the others say. Where
-// none of them follows a leader, as after its death, there is none: then Raft's own calls tell
-// enough.
-func leaderOf(alive []rebalance.Peer, status rebalance.Status) (rebalance.Peer, bool) {
+// findLeader finds the living process of this process's group that another living process follows. It finds none if nobody
+// follows a leader, as after the leader's death. Raft's own calls tell enough then.
+func findLeader(alive []rebalance.Peer, status rebalance.Status) (rebalance.Peer, bool) {
 	followed := make(map[string]bool, len(alive)) // by server id
 	for _, p := range alive {
 		followed[p.RaftInfo.Leader] = true
@@ -144,9 +145,8 @@ func leaderOf(alive []rebalance.Peer, status rebalance.Status) (rebalance.Peer, 
 	return rebalance.Peer{}, false
 }
 
-// alive are the processes that are alive by gossip, with the addresses of their leases where those
-// are known.
-func (c *Cluster) alive() []rebalance.Peer {
+// alivePeers returns the other processes that are alive in gossip, with the addresses of their leases where these are known.
+func (c *Cluster) alivePeers() []rebalance.Peer {
 	members := c.gossip.Members()
 	lives := make(map[string]bool, len(members)) // by boot
 	for _, m := range members {
@@ -161,17 +161,16 @@ func (c *Cluster) alive() []rebalance.Peer {
 	})
 }
 
-// outside are the nodes that cannot reach this one, or cannot be reached, although they want to be
-// one cluster: those of other hosts than this node's, if the gossip of one end is on a loopback
-// address. They share their Redis and nothing else: each host's nodes would elect and plan for
-// themselves.
-func outside(own identity.Lease, live []identity.Lease) map[string]string {
+// findHostsApart returns a warning for each node that this node cannot form a cluster with. The two
+// run on different hosts, and one of them gossips on a loopback address. They share a Redis, but the
+// nodes of each host would elect a leader and make plans for themselves.
+func findHostsApart(own identity.Lease, live []identity.Lease) map[string]string {
 	found := map[string]string{}
 	for _, other := range live {
 		if own.Process.Host == "" || other.Process.Host == "" || other.Process.Host == own.Process.Host {
 			continue
 		}
-		if mine, theirs := hosts.Loopback(own.Gossip), hosts.Loopback(other.Gossip); mine || theirs {
+		if mine, theirs := hosts.IsLoopback(own.Gossip), hosts.IsLoopback(other.Gossip); mine || theirs {
 			address := other.Gossip
 			if mine {
 				address = own.Gossip
@@ -183,13 +182,13 @@ func outside(own identity.Lease, live []identity.Lease) map[string]string {
 	return found
 }
 
-// warnOf shows in the status what a look at all leases finds.
-func (c *Cluster) warnOf(live []identity.Lease) {
+// warnAbout updates the warnings that come from a read of all leases.
+func (c *Cluster) warnAbout(live []identity.Lease) {
 	own := identity.Lease{Process: c.cfg.Process, Gossip: cmp.Or(c.gossip.Address(), c.cfg.Bind)}
-	apart := outside(own, live)
-	if news, _ := c.warnings.set(hostsApart, apart); len(news) > 0 && len(news) == len(apart) { // once
+	apart := findHostsApart(own, live)
+	if news, _ := c.warnings.replace(hostsApart, apart); len(news) > 0 && len(news) == len(apart) { // once
 		c.cfg.Log.Warn(string(hostsApart), "detail", news[0], "nodes", len(news))
 	}
-	news, _ := c.warnings.set(disputed, c.disputes.observe(c.cfg.Now(), c.cfg.TTL, live, c.gossip.Members()))
-	c.tell(disputed, news)
+	news, _ := c.warnings.replace(disputed, c.disputes.update(c.cfg.Now(), c.cfg.TTL, live, c.gossip.Members()))
+	c.logNew(disputed, news)
 }

@@ -9,12 +9,13 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/lowkiq/lowkiq/internal/identity"
+	"github.com/lowkiq/lowkiq/internal/process/identity"
 	"github.com/lowkiq/lowkiq/rebalance"
 	"github.com/lowkiq/lowkiq/rebalance/plan"
 )
 
-// Only what fails for half a ttl, and is tried, and is of a living process, is told.
+// TestUnreached: people are told only about an address of a living process that fails for half a ttl
+// and is still tried.
 func TestUnreached(t *testing.T) {
 	t.Parallel()
 	const ttl = 6 * time.Second
@@ -39,7 +40,7 @@ func TestUnreached(t *testing.T) {
 		{"well again", 2 * ttl, nil, alive, 0, 1, 0},
 		{"nobody tries any more", 9 * ttl, fails(2*ttl, 6*ttl), alive, 0, 0, 0},
 	} {
-		news, over := w.set(unreachable, outOfReach(start.Add(tt.at), ttl, tt.failing, tt.alive))
+		news, over := w.replace(unreachable, findUnreachable(start.Add(tt.at), ttl, tt.failing, tt.alive))
 		if len(news) != tt.news || len(over) != tt.over || len(w.list()) != tt.warnings {
 			t.Errorf("%s: got news %q, over %q, warnings %q; want %d, %d, %d", tt.name, news, over, w.list(), tt.news, tt.over, tt.warnings)
 		}
@@ -51,8 +52,8 @@ func TestUnreached(t *testing.T) {
 	}
 }
 
-// Who has no leader tries the leader's address soon and now and then, and tells of its own before a
-// ttl is over.
+// TestLeaderless: a process without a leader tries the leader's address soon, and again from time to
+// time. It tells people before a ttl is over.
 func TestLeaderless(t *testing.T) {
 	t.Parallel()
 	const ttl = 6 * time.Second
@@ -77,13 +78,13 @@ func TestLeaderless(t *testing.T) {
 		{5 * ttl, alone, false, false},
 		{6 * ttl, alone, true, true},
 	} {
-		if try, tell := l.observe(start.Add(tt.at), ttl, tt.status); try != tt.try || tell != tt.tell {
+		if try, tell := l.update(start.Add(tt.at), ttl, tt.status); try != tt.try || tell != tt.tell {
 			t.Errorf("at %s: got try %v, tell %v; want %v, %v", tt.at, try, tell, tt.try, tt.tell)
 		}
 	}
 }
 
-// The leader is a living process of the same group that another one, or itself, follows.
+// TestLeaderOf: the leader is a living process of the same group that some process follows.
 func TestLeaderOf(t *testing.T) {
 	t.Parallel()
 	peer := func(server, leader string) rebalance.Peer {
@@ -101,7 +102,7 @@ func TestLeaderOf(t *testing.T) {
 		{"dead", []rebalance.Peer{peer("b2#7.1", "b1#7.1")}, ""},
 		{"of an older record", []rebalance.Peer{peer("b1#6.1", "b1#6.1")}, ""},
 	} {
-		if got, found := leaderOf(tt.alive, status); got.Address != tt.want || found != (tt.want != "") {
+		if got, found := findLeader(tt.alive, status); got.Address != tt.want || found != (tt.want != "") {
 			t.Errorf("%s: got %q %v, want %q", tt.name, got.Address, found, tt.want)
 		}
 	}
@@ -128,21 +129,21 @@ func TestHostsApart(t *testing.T) {
 		{"both", lease("n1", "h1", "127.0.0.1:7946"), []identity.Lease{lease("n1", "h1", "127.0.0.1:7946"), lease("n2", "h2", "127.0.0.1:7946")}, "node n2 of another host"},
 	} {
 		var w warnings
-		got, _ := w.set(hostsApart, outside(c.own, c.live))
+		got, _ := w.replace(hostsApart, findHostsApart(c.own, c.live))
 		if c.want == "" && len(got) > 0 || c.want != "" && (len(got) != 1 || !strings.Contains(got[0], c.want)) {
 			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
 		}
 	}
 }
 
-// TestStandstill: an agent that takes no turn for as many looks has hung, which is told once.
+// TestStandstill: an agent that takes no turn for that many checks has hung. It is reported once.
 func TestStandstill(t *testing.T) {
 	t.Parallel()
 	var s standstill
 	told := 0
 	for look := range uint64(100) {
 		turns := min(look/3, 10) // none from the 30th look on
-		if s.observe(turns, 30) {
+		if s.update(turns, 30) {
 			told++
 			if look != 60 {
 				t.Errorf("told at look %d, want 60", look)
@@ -167,8 +168,8 @@ func TestLeaveInTime(t *testing.T) {
 		if err := c.leaveInTime(ctx, func(context.Context) error { <-hung; return nil }); err != nil {
 			t.Error(err)
 		}
-		if took := time.Since(began); took != leaveFor {
-			t.Errorf("it took %s, want %s", took, leaveFor)
+		if took := time.Since(began); took != maxLeave {
+			t.Errorf("it took %s, want %s", took, maxLeave)
 		}
 	})
 }

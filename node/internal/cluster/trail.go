@@ -10,33 +10,33 @@ import (
 	"github.com/lowkiq/lowkiq/rebalance/plan"
 )
 
-// What the cluster does by itself, for the log of changes: who leads, which nodes got their first shards or gave away
-// their last, and how many shards have another owner. All nodes apply the same assignments; the one that leads writes.
-// A line is lost if the leader dies before it has written it.
+// The list of changes also has changes by the cluster itself. These are a new leader, nodes that got their first shards or gave
+// away their last, and the number of shards with another owner. All nodes apply the same assignments, and the leader writes the
+// lines. A line is lost if the leader dies before it has written it.
 
-// trailPending is how many lines wait while Redis is out of reach; later ones are lost.
+// trailPending is the maximum number of lines that wait while Redis is out of reach. Later lines are lost.
 const trailPending = 64
 
 // trail follows leadership and assignments.
 type trail struct {
-	node    string
-	led     bool
-	applied *plan.Assignment // the last one
-	pending chan changes.Line
+	node       string
+	wasLeading bool
+	applied    *plan.Assignment // the last applied plan
+	pending    chan changes.Line
 }
 
-// see takes in what has changed.
-func (t *trail) see(leads bool, now *plan.Assignment) {
-	for _, line := range linesOf(t.node, t.led, leads, t.applied, now) {
+// record queues the lines about a change of the leader or of the plan.
+func (t *trail) record(leads bool, now *plan.Assignment) {
+	for _, line := range linesOf(t.node, t.wasLeading, leads, t.applied, now) {
 		select {
 		case t.pending <- line:
 		default:
 		}
 	}
-	t.led, t.applied = leads, now
+	t.wasLeading, t.applied = leads, now
 }
 
-// linesOf are what there is to tell.
+// linesOf returns the lines about a change, none if this process does not lead.
 func linesOf(node string, led, leads bool, was, is *plan.Assignment) (lines []changes.Line) {
 	if !leads {
 		return nil
@@ -64,14 +64,14 @@ func linesOf(node string, led, leads bool, was, is *plan.Assignment) (lines []ch
 	return lines
 }
 
-// writeTrail writes lines until ctx ends, each until Redis has taken it.
+// writeTrail writes the queued lines until ctx ends. It repeats each line until Redis has taken it.
 func (c *Cluster) writeTrail(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case line := <-c.trail.pending:
-			for c.write(ctx, line) != nil {
+			for c.writeLine(ctx, line) != nil {
 				select {
 				case <-ctx.Done():
 					return nil
@@ -82,12 +82,12 @@ func (c *Cluster) writeTrail(ctx context.Context) error {
 	}
 }
 
-func (c *Cluster) write(ctx context.Context, line changes.Line) error {
+func (c *Cluster) writeLine(ctx context.Context, line changes.Line) error {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.TTL)
 	defer cancel()
-	err := c.cfg.WriteDown(ctx, line)
-	if err != nil && ctx.Err() == nil && !c.cfg.OutOfReach("write the log of changes", err) {
-		c.cfg.Log.Warn("not written down", "action", line.Action, "target", line.Target, "err", err)
+	err := c.cfg.WriteChange(ctx, line)
+	if err != nil && ctx.Err() == nil && !c.cfg.OutOfReach("write the list of changes", err) {
+		c.cfg.Log.Warn("change not logged", "action", line.Action, "target", line.Target, "err", err)
 	}
 	return err
 }

@@ -41,12 +41,12 @@ func TestTrail(t *testing.T) {
 	}
 }
 
-// TestTrailIsBounded: while nothing can be written the oldest lines wait, and nothing else waits for them.
+// TestTrailIsBounded: while Redis is out of reach the oldest lines wait, and nothing waits for them.
 func TestTrailIsBounded(t *testing.T) {
 	t.Parallel()
 	followed := &trail{node: "n1", applied: &plan.Assignment{}, pending: make(chan changes.Line, trailPending)}
 	for i := range 10 * trailPending {
-		followed.see(i%2 == 0, followed.applied)
+		followed.record(i%2 == 0, followed.applied)
 	}
 	if len(followed.pending) != trailPending {
 		t.Errorf("got %d lines, want %d", len(followed.pending), trailPending)

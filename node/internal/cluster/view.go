@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/identity"
+	"github.com/lowkiq/lowkiq/internal/process/identity"
 	"github.com/lowkiq/lowkiq/membership"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/lease"
@@ -18,37 +18,37 @@ import (
 	"github.com/lowkiq/lowkiq/rebalance/plan"
 )
 
-// What the leader plans from: leases in Redis, processes in gossip.
+// The leader plans from leases in Redis and from processes in gossip. This file joins the two.
 
-// View implements rebalance.Source. It is the agent's; others call Look.
+// View implements rebalance.Source. Only the agent calls it. Others call ReadView.
 func (c *Cluster) View(ctx context.Context) (rebalance.View, error) {
 	instances, whole, err := c.readView(ctx)
 	if err != nil {
 		return rebalance.View{}, err
 	}
-	entries, err := c.cfg.Registry(ctx, c.cfg.TTL/3) // the lease's renewal reads it too
+	entries, err := c.cfg.Registry(ctx, c.cfg.TTL/3) // each renewal of the lease reads it, too
 	if err != nil {
 		return rebalance.View{}, err
 	}
-	c.cache.away.Store(!whole)
-	live := c.leased(instances)
+	c.cache.lookedAway.Store(!whole)
+	live := c.liveLeases(instances)
 	if !whole {
-		return c.view(live, entries), nil
+		return c.buildView(live, entries), nil
 	}
-	c.warnOf(live)
+	c.warnAbout(live)
 	c.endDead(ctx, instances)
 	was := c.cache.recent.Swap(&recentView{live, c.cfg.Now()})
 	if was == nil || len(was.live) != len(live) {
-		c.cfg.Changed(false) // it may be alone, or not any more
+		c.cfg.OnChange(false) // this node may have become alone, or may not be alone any more
 	}
-	return c.view(live, entries), nil
+	return c.buildView(live, entries), nil
 }
 
-// Gossiped implements rebalance.Source.
+// Gossiped implements rebalance.Source. It returns the processes that gossip alone shows.
 func (c *Cluster) Gossiped() []rebalance.Peer { return viewOf(nil, c.gossip.Members()).Peers }
 
-// Look reads everything anew.
-func (c *Cluster) Look(ctx context.Context) (rebalance.View, error) {
+// ReadView reads everything from Redis anew.
+func (c *Cluster) ReadView(ctx context.Context) (rebalance.View, error) {
 	instances, err := c.cfg.Leases.All(ctx)
 	if err != nil {
 		return rebalance.View{}, err
@@ -57,15 +57,15 @@ func (c *Cluster) Look(ctx context.Context) (rebalance.View, error) {
 	if err != nil {
 		return rebalance.View{}, err
 	}
-	return c.view(c.leased(instances), entries), nil
+	return c.buildView(c.liveLeases(instances), entries), nil
 }
 
-// endDead ends the leases of instances whose processes, with all their children, are proven to exist no more: permits of limits
-// that they held are free at once. Their shards go by the plan, and may be planned for others after the lease would have run out.
+// endDead ends the leases of instances whose processes are proven to exist no more, with all their children. The permits that
+// such an instance held become free at once. Its shards follow the plan, which may wait until the lease would have run out.
 func (c *Cluster) endDead(ctx context.Context, instances []lease.Instance) {
 	for _, other := range instances {
-		id, known := identity.Parse(other.Identity)
-		if other.Lease == nil || !known || !c.cfg.Process.Ended(id) {
+		id, known := identity.ParseIdentity(other.Identity)
+		if other.Lease == nil || !known || !c.cfg.Process.IsGoneWithChildren(id) {
 			continue
 		}
 		if err := c.cfg.Leases.End(ctx, other.Name); err != nil {
@@ -74,19 +74,20 @@ func (c *Cluster) endDead(ctx context.Context, instances []lease.Instance) {
 	}
 }
 
-func (c *Cluster) view(live []identity.Lease, entries map[string]queue.Entry) rebalance.View {
-	view := viewOf(live, c.warnings.believed(c.gossip.Members()))
+// buildView makes a view from leases, gossip and the registry.
+func (c *Cluster) buildView(live []identity.Lease, entries map[string]queue.RegistryEntry) rebalance.View {
+	view := viewOf(live, c.warnings.withoutDisputed(c.gossip.Members()))
 	for _, name := range slices.Sorted(maps.Keys(entries)) {
 		view.Queues = append(view.Queues, lowkiq.Queue{Name: name, Shards: entries[name].Shards})
 	}
 	_, view.Leased = c.cfg.Instance()
-	c.recognise(&view)
+	c.applyOwnPeer(&view)
 	return view
 }
 
-// recognise finds this process in a view: its seat is fresher here than in any lease, and a newer
-// process under its name ends its work.
-func (c *Cluster) recognise(view *rebalance.View) {
+// applyOwnPeer corrects this process's entry in a view, because its RaftInfo is newer here than in
+// its lease. If a newer process has this node's name, this process must stop its work.
+func (c *Cluster) applyOwnPeer(view *rebalance.View) {
 	superseded := false
 	for i := range view.Peers {
 		peer := &view.Peers[i]
@@ -97,25 +98,25 @@ func (c *Cluster) recognise(view *rebalance.View) {
 	}
 	if c.superseded.Swap(superseded) != superseded {
 		c.cfg.Log.Warn("another process with this node's name", "newer", superseded)
-		c.cfg.Changed(false)
+		c.cfg.OnChange(false)
 	}
 }
 
-// leased are the processes that have a lease and are not proven dead.
-func (c *Cluster) leased(instances []lease.Instance) []identity.Lease {
+// liveLeases returns the leases of processes that are not proven dead.
+func (c *Cluster) liveLeases(instances []lease.Instance) []identity.Lease {
 	var live []identity.Lease
-	for _, info := range c.cache.leases.read(instances) {
-		if !c.cfg.Process.Gone(info.Process) {
+	for _, info := range c.cache.leases.parseLeases(instances) {
+		if !c.cfg.Process.IsGone(info.Process) {
 			live = append(live, info)
 		}
 	}
-	return latest(live)
+	return newestLeases(live)
 }
 
-// latest keeps the newest lease of each process: one that has lost its lease and goes on
-// under another has two until the first runs out.
-func latest(leases []identity.Lease) (kept []identity.Lease) {
-	at := map[string]int{} // by boot: its place in kept
+// newestLeases keeps the newest lease of each process. A process that has lost its lease and goes on
+// under another has two leases until the first runs out.
+func newestLeases(leases []identity.Lease) (kept []identity.Lease) {
+	at := map[string]int{} // index in kept, by boot
 	for _, info := range leases {
 		i, seen := at[info.Boot]
 		switch {
@@ -129,7 +130,11 @@ func latest(leases []identity.Lease) (kept []identity.Lease) {
 	return kept
 }
 
-// viewOf joins leases and gossip to one set of processes.
+// viewOf joins leases and gossip to a set of processes, with a process for each boot.
+//
+// A lease says more than gossip, and a process with a lease is taken from there. Gossip adds two things. It may be faster to
+// say that a process drains. And it shows processes that live without a lease, which may vote in Raft but own no shards. If two
+// processes with leases have the same name, the older is superseded.
 func viewOf(leases []identity.Lease, members []membership.Member) rebalance.View {
 	peers := map[string]rebalance.Peer{}  // by boot
 	newest := map[string]identity.Lease{} // by name
@@ -152,7 +157,7 @@ func viewOf(leases []identity.Lease, members []membership.Member) rebalance.View
 		if leased || m.State != membership.Alive {
 			continue
 		}
-		if peer, ok := gossiped(m); ok {
+		if peer, ok := peerOfMember(m); ok {
 			peers[peer.Boot] = peer
 		}
 	}
@@ -173,8 +178,9 @@ func peerOf(info identity.Lease) rebalance.Peer {
 	}
 }
 
-// gossiped is a process that has no lease but is alive: it may vote, it owns nothing.
-func gossiped(m membership.Member) (rebalance.Peer, bool) {
+// peerOfMember returns a process that is alive in gossip and has no lease. It returns false if the
+// process has no Raft address, or an unreadable RaftInfo.
+func peerOfMember(m membership.Member) (rebalance.Peer, bool) {
 	host, _, err := net.SplitHostPort(m.Address)
 	if err != nil || m.Meta.Raft == 0 {
 		return rebalance.Peer{}, false
@@ -186,17 +192,17 @@ func gossiped(m membership.Member) (rebalance.Peer, bool) {
 	return peer, json.Unmarshal([]byte(m.Meta.RaftInfo), &peer.RaftInfo) == nil
 }
 
-// addresses lists where other processes gossip, by their leases: gossip alone never
-// heals a partition, and a node without --join finds its peers this way.
-func (c *Cluster) addresses(ctx context.Context) ([]string, error) {
+// gossipAddresses returns the gossip addresses of the other processes from their leases. Gossip alone
+// never heals a partition. Nodes without --join find their peers this way.
+func (c *Cluster) gossipAddresses(ctx context.Context) ([]string, error) {
 	recent := c.cache.recent.Load()
 	old := recent != nil && c.cfg.Now()-recent.at > c.cfg.TTL
-	if recent == nil || old && !c.cache.away.Load() { // away: others look at all leases for this process
+	if recent == nil || old && !c.cache.lookedAway.Load() { // a process that looks away leaves this to others
 		instances, err := c.cfg.Leases.All(ctx)
 		if err != nil {
 			return nil, err
 		}
-		recent = &recentView{live: c.leased(instances)}
+		recent = &recentView{live: c.liveLeases(instances)}
 	}
 	var list []string
 	for _, info := range recent.live {
@@ -207,29 +213,30 @@ func (c *Cluster) addresses(ctx context.Context) ([]string, error) {
 	return list, nil
 }
 
-// Claims are read for the first plan of a group, by its leader, and without a plan nobody works: so
-// it must come to an end however many shards there are and however slow Redis is. A turn of the
-// agent may be too short for all of them. What was read stays for the next turn, for
-// keptClaimsTTLs; a shard that has moved meanwhile moves once more at worst.
+// The leader of a new group reads all claims for the first plan. Without a plan nobody works, so the
+// reading must end, however many shards there are and however slow Redis is. A turn of the agent
+// may be too short. So claims that were read stay for the next turns, for keptClaimsTTLs. A shard
+// that has moved in the meantime is planned for its old owner, and moves once more at worst.
 const (
-	claimsOfSeed   = 2000 // a round trip
+	claimsPageSize = 2000 // claims in one round trip
 	keptClaimsTTLs = 10
 )
 
-// readClaims are the node names behind claims, read so far. They belong to the agent's goroutine.
-type readClaims struct {
+// claimsRead holds the node names of the owners that were read so far. Only the agent's goroutine uses it.
+type claimsRead struct {
 	of map[*queue.Queue][]string // by shard index
-	at time.Duration             // Now() of the last ones
+	at time.Duration             // Now() of the last page
 }
 
-// Claims implements rebalance.Source.
+// Claims implements rebalance.Source. It returns the claims of all queues as an assignment. If ctx
+// ends first, the next call goes on where this call has stopped.
 func (c *Cluster) Claims(ctx context.Context) (*plan.Assignment, error) {
 	entries, err := c.cfg.Redis.Registry().Entries(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if c.read.of == nil || c.cfg.Now()-c.read.at > keptClaimsTTLs*c.cfg.TTL {
-		c.read.of = map[*queue.Queue][]string{}
+	if c.claims.of == nil || c.cfg.Now()-c.claims.at > keptClaimsTTLs*c.cfg.TTL {
+		c.claims.of = map[*queue.Queue][]string{}
 	}
 	owners := map[string][]string{} // node names by queue and shard index
 	for name := range entries {
@@ -237,31 +244,31 @@ func (c *Cluster) Claims(ctx context.Context) (*plan.Assignment, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := c.readClaimsOf(ctx, q); err != nil {
+		if err := c.readQueueClaims(ctx, q); err != nil {
 			return nil, err
 		}
-		owners[name] = c.read.of[q]
+		owners[name] = c.claims.of[q]
 	}
-	c.read.of = nil
+	c.claims.of = nil
 	return assignmentOf(owners), nil
 }
 
-// readClaimsOf reads those of a queue that were not read yet.
-func (c *Cluster) readClaimsOf(ctx context.Context, q *queue.Queue) error {
-	for page := range slices.Chunk(q.All()[len(c.read.of[q]):], claimsOfSeed) {
+// readQueueClaims reads the claims of a queue that were not read yet.
+func (c *Cluster) readQueueClaims(ctx context.Context, q *queue.Queue) error {
+	for page := range slices.Chunk(q.All()[len(c.claims.of[q]):], claimsPageSize) {
 		held, err := c.cfg.Redis.Owners(ctx, page)
 		if err != nil {
 			return err
 		}
 		for _, owner := range held {
-			c.read.of[q] = append(c.read.of[q], identity.NodeOf(owner.Instance))
+			c.claims.of[q] = append(c.claims.of[q], identity.NodeOf(owner.Instance))
 		}
-		c.read.at = c.cfg.Now()
+		c.claims.at = c.cfg.Now()
 	}
 	return nil
 }
 
-// assignmentOf turns node names into an assignment; "" is no owner.
+// assignmentOf turns node names into an assignment. The name "" means that a shard has no owner.
 func assignmentOf(owners map[string][]string) *plan.Assignment {
 	names := map[string]int32{}
 	for _, list := range owners {

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/identity"
-	"github.com/lowkiq/lowkiq/internal/redistest"
+	"github.com/lowkiq/lowkiq/internal/process/identity"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 	"github.com/lowkiq/lowkiq/membership"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/lease"
@@ -52,23 +52,22 @@ func TestAssignmentOf(t *testing.T) {
 	}
 }
 
-// Two leases of one process, the older one about to run out: the process is what the newer
-// one says, in whatever order they are read.
+// TestLatest: a process has two leases, and the older is about to run out. The newer counts, in
+// whatever order they are read.
 func TestLatest(t *testing.T) {
 	t.Parallel()
 	at := time.Unix(1e9, 0)
 	older := identity.Lease{Node: "n1", Boot: "B", Instance: "n1/B.9", Start: at, Draining: true}
 	newer := identity.Lease{Node: "n1", Boot: "B", Instance: "n1/B.10", Start: at.Add(time.Second)}
 	for _, leases := range [][]identity.Lease{{older, newer}, {newer, older}} {
-		if got := latest(leases); len(got) != 1 || got[0].Instance != newer.Instance {
+		if got := newestLeases(leases); len(got) != 1 || got[0].Instance != newer.Instance {
 			t.Errorf("got %+v, want the newer one alone", got)
 		}
 	}
 }
 
-// TestGossipOfANodeIsBounded: what a node gossips of itself fits into memberlist's limit, whatever
-// it has to say, holds nothing of other nodes, and is the same after each change of the plan: a
-// plan is no news for gossip.
+// TestGossipOfANodeIsBounded: a node's gossip fits into memberlist's limit, whatever it has to say. It
+// has nothing about other nodes, and does not change with a plan, which is no news for gossip.
 func TestGossipOfANodeIsBounded(t *testing.T) {
 	t.Parallel()
 	boot := identity.NewBoot()
@@ -91,8 +90,8 @@ func TestGossipOfANodeIsBounded(t *testing.T) {
 	}
 }
 
-// Those whose lease is gone are asked for again now and then, and forgotten with their entry in the
-// index.
+// TestTheDeadAreNotAskedFor: an instance that has lost its lease is read again only from time to time.
+// It is forgotten with its entry in the index.
 func TestTheDeadAreNotAskedFor(t *testing.T) {
 	t.Parallel()
 	const again = time.Minute
@@ -104,14 +103,14 @@ func TestTheDeadAreNotAskedFor(t *testing.T) {
 	}
 	s := viewCache{index: named("a", "b", "c")}
 	look := func(now time.Duration, leased ...string) string {
-		asked, names := s.asked(now, again), ""
+		asked, names := s.instancesToRead(now, again), ""
 		for i := range asked {
 			names += asked[i].Name
 			if slices.Contains(leased, asked[i].Name) {
 				asked[i].Lease = []byte("{}")
 			}
 		}
-		s.found(now, asked)
+		s.noteLost(now, asked)
 		return names
 	}
 	for _, step := range []struct {
@@ -134,16 +133,16 @@ func TestTheDeadAreNotAskedFor(t *testing.T) {
 		}
 	}
 	s.index = named("a", "d")
-	if got := look(4*time.Second+2*again, "a", "d"); got != "ad" || len(s.lost) != 0 {
-		t.Errorf("asked for %s, lost %v; want a and d, and none", got, s.lost)
+	if got := look(4*time.Second+2*again, "a", "d"); got != "ad" || len(s.withoutLease) != 0 {
+		t.Errorf("asked for %s, lost %v; want a and d, and none", got, s.withoutLease)
 	}
 }
 
-// The first plan of a group needs all claims. Turns that are too short for all of them, as with a
-// slow Redis, come to an end together.
+// TestClaimsOverManyTurns: the first plan of a group needs all claims. If each turn is too short for
+// all of them, as with a slow Redis, the turns read them together.
 func TestClaimsOverManyTurns(t *testing.T) {
 	t.Parallel()
-	const shards = 20_000
+	const shards = lowkiq.MaxShards
 	proxy := redistest.NewProxy(t, redistest.Start(t).Addr())
 	client, err := queue.Open(queue.Config{Redis: proxy.URL(), Cluster: "default"})
 	if err != nil {
@@ -158,9 +157,9 @@ func TestClaimsOverManyTurns(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := &Cluster{cfg: Config{TTL: time.Minute, Redis: client, Now: func() time.Duration { return 0 }}}
-	proxy.Delay(50 * time.Millisecond)
+	proxy.Delay(80 * time.Millisecond)
 	turns, read := 0, false
-	for deadline := time.Now().Add(time.Minute); !read && time.Now().Before(deadline); turns++ {
+	for deadline := time.Now().Add(3 * time.Minute); !read && time.Now().Before(deadline); turns++ {
 		read = func() bool {
 			ctx, cancel := context.WithTimeout(t.Context(), 400*time.Millisecond)
 			defer cancel()
@@ -180,21 +179,21 @@ func TestClaimsOverManyTurns(t *testing.T) {
 		}()
 	}
 	if !read {
-		t.Fatal("not all claims were read within a minute")
+		t.Fatal("not all claims were read within three minutes")
 	}
 	if turns < 2 {
 		t.Errorf("read in %d turn, want one that is too short before", turns)
 	}
 }
 
-// A process that looks at its own lease alone finds the others where the last look at all leases
-// saw them.
+// TestAddressesWhileLookingAway: a process that reads only its own lease finds the others at their
+// addresses of the last read of all leases.
 func TestAddressesWhileLookingAway(t *testing.T) {
 	t.Parallel()
 	c := &Cluster{cfg: Config{Boot: "B", TTL: time.Second, Now: func() time.Duration { return time.Hour }}}
 	c.cache.recent.Store(&recentView{live: []identity.Lease{{Boot: "B", Gossip: "h1:7946"}, {Boot: "C", Gossip: "h2:7946"}}})
-	c.cache.away.Store(true)
-	if got, err := c.addresses(t.Context()); err != nil || !slices.Equal(got, []string{"h2:7946"}) {
+	c.cache.lookedAway.Store(true)
+	if got, err := c.gossipAddresses(t.Context()); err != nil || !slices.Equal(got, []string{"h2:7946"}) {
 		t.Errorf("got %v %v, want the other process's", got, err)
 	}
 }

@@ -6,13 +6,13 @@ import (
 	"sync"
 )
 
-// warnings are what people should know of the cluster, in words, for as long as it is so.
+// warnings are texts that people should know about the cluster. A text stays while its cause lasts.
 type warnings struct {
 	mu sync.Mutex
-	of map[source]map[string]string // the texts, by what they are about; guarded by mu
+	of map[source]map[string]string // texts by source and subject; guarded by mu
 }
 
-// source is what finds warnings.
+// source is the check that finds warnings.
 type source string
 
 const (
@@ -22,9 +22,9 @@ const (
 	uncalled    source = "no calls to this node's raft address"
 )
 
-// set takes in all that a source finds now, by what it is about. It returns the texts that are new,
-// and what is over. A text that lasts stays as it was, whatever it says now.
-func (w *warnings) set(by source, found map[string]string) (news, over []string) {
+// replace replaces the warnings of a source with found, the texts by subject. It returns the new
+// texts and the subjects that are over. A warning that lasts keeps its first text.
+func (w *warnings) replace(by source, found map[string]string) (news, over []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	was := w.of[by]
@@ -47,15 +47,15 @@ func (w *warnings) set(by source, found map[string]string) (news, over []string)
 	return news, over
 }
 
-// has reports whether a source warns of this.
-func (w *warnings) has(by source, about string) bool {
+// contains reports whether a source warns about a subject.
+func (w *warnings) contains(by source, about string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	_, has := w.of[by][about]
 	return has
 }
 
-// list is all of them.
+// list returns all texts.
 func (w *warnings) list() (list []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// SinceBoot is a clock that never jumps and counts the time a suspended machine slept:
-// a lease runs out in Redis meanwhile (I1).
+// SinceBoot is a clock that never jumps. It goes on while the machine is suspended, because a
+// lease runs out in Redis in the meantime (I1).
 func SinceBoot() time.Duration {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {

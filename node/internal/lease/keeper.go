@@ -1,8 +1,8 @@
-// Package lease keeps an instance's lease and enforces its end (I1).
+// Package lease keeps an instance's lease and stops its work in time when the lease ends (I1).
 //
-// All times count from the moment at which the last good renewal was sent, on a clock that goes on
-// while the machine is suspended. Redis executed that renewal at that moment or later, so the lease
-// lives there for a ttl from that moment at least. With the default ttl of 6 s:
+// All times count from the moment when the last good renewal was sent. Redis executed that renewal at that moment or later.
+// So the lease lives in Redis until a ttl after that moment, or longer. The clock goes on while the machine is suspended, as
+// Redis's clock does. With the default ttl of 6 s:
 //
 //	0      1 s       4.2 s           5.4 s          6 s               12 s
 //	|-------|---------|---------------|--------------|-----------------|------->
@@ -14,22 +14,24 @@
 //	4.2 … 5.4 s   starts nothing; its calls are cancelled;    waits
 //	              as they return, it acks and releases
 //	5.4 s         a call that still runs ends the process     waits
-//	              with its status 75, and nothing of it is
-//	              released
-//	after 6 s     acks and releases what it still has under   seizes, if the process is proven gone,
-//	              its old name; the fence refuses that once   has left, or is dead by gossip
-//	              the shard has another owner
+//	              with status 75, and none of its shards
+//	              is released
+//	after 6 s     acks and releases its remaining shards      seizes, if the process is proven gone,
+//	              under its old name; the fence refuses       has left, or is dead by gossip
+//	              that once the shard has another owner
 //	after 12 s    the same                                    seizes: it has seen the lease missing
 //	                                                          for a ttl
 //
-// The safe end is final: no later answer of Redis revives the instance. So is an answer that the
-// lease is missing, whenever it comes. The process goes on as its next instance.
+// Between the exit and the first possible seizure lies 0.1 ttl. It absorbs the time that a signal, a
+// timer or the end of a process may take.
 //
-// A process that is frozen past its safe end finds it passed at its first look at the clock, which
-// is before each handler call: it begins none. Calls that were frozen are cancelled then, and have
-// ttl/20 to return even if the exit is due. What such a call does between the thaw and its cancel
-// is a limit of I1; see docs/design.md. A machine restored from a snapshot, whose clock stood
-// still, is another.
+// The safe end is final, and no later answer of Redis revives the instance. An answer that the lease
+// is missing is final, too, whenever it comes. The process goes on as its next instance.
+//
+// The process checks the clock before each handler call. So a process that was frozen past its safe end begins no call when it
+// thaws. Calls that were frozen with it are cancelled then. They have ttl/20 to return even if the exit is due already. Between
+// the thaw and its cancel such a call may run a few instructions, which is a limit of I1; see docs/design.md. A machine that is
+// restored from a snapshot, and whose clock stood still, is another limit.
 package lease
 
 import (
@@ -45,7 +47,7 @@ import (
 	"github.com/lowkiq/lowkiq/queue/lease"
 )
 
-// Lease is what a keeper renews.
+// Lease is the lease that a keeper renews.
 type Lease interface {
 	Renew(ctx context.Context, value []byte, ttl time.Duration) error
 }
@@ -54,39 +56,39 @@ type Lease interface {
 type Keeper struct {
 	ttl   time.Duration
 	now   func() time.Duration
-	value func() []byte // what the lease says
+	value func() []byte // returns the text of the lease
 	log   *slog.Logger
-	// outOfReach logs an error that says that Redis is out of reach, and reports whether it does.
+	// outOfReach reports whether an error means that Redis is out of reach, and logs it then.
 	outOfReach func(error) bool
 
-	sent  atomic.Int64 // now() when the last good renewal was sent, ns
-	ended atomic.Bool
-	once  sync.Once
-	poked chan struct{} // one slot: renew now
-	lost  chan struct{} // closed when the instance must stop
-	why   error         // written before lost is closed
+	lastSent   atomic.Int64 // now() when the last good renewal was sent, in ns
+	slowInRow  int          // renewals in a row that took longer than maxRoundTrip
+	ended      atomic.Bool
+	once       sync.Once
+	renewals   chan struct{} // asks for a renewal now; holds one value
+	lost       chan struct{} // closed when the instance must stop
+	lostReason error         // written before lost is closed
 }
 
-// NewKeeper builds the keeper of one instance. now is SinceBoot, but in tests. outOfReach logs an
-// error that says that Redis is out of reach, and reports whether it does; the keeper logs all
-// others.
+// NewKeeper builds the keeper of an instance. now is SinceBoot, except in tests. outOfReach reports
+// whether an error means that Redis is out of reach, and logs it then. The keeper logs other errors.
 func NewKeeper(ttl time.Duration, now func() time.Duration, value func() []byte, outOfReach func(error) bool, log *slog.Logger) *Keeper {
 	return &Keeper{
 		ttl: ttl, now: now, value: value, log: log, outOfReach: outOfReach,
-		lost: make(chan struct{}), poked: make(chan struct{}, 1),
+		lost: make(chan struct{}), renewals: make(chan struct{}, 1),
 	}
 }
 
-// SafeEnd is when the instance must have stopped to work.
-func (k *Keeper) SafeEnd() time.Duration { return time.Duration(k.sent.Load()) + k.ttl*7/10 }
+// SafeEnd returns the time when the instance must stop. After it no work begins, and calls are cancelled.
+func (k *Keeper) SafeEnd() time.Duration { return time.Duration(k.lastSent.Load()) + k.ttl*7/10 }
 
-// exit is when a handler call that still runs ends the process.
-func (k *Keeper) exit() time.Duration { return k.SafeEnd() + k.grace() }
+// exitTime returns the time when a handler call that still runs ends the process.
+func (k *Keeper) exitTime() time.Duration { return k.SafeEnd() + k.grace() }
 
-// grace is how long handlers have to return after their cancel.
+// grace returns how long handlers have to return after they are cancelled.
 func (k *Keeper) grace() time.Duration { return k.ttl / 5 }
 
-// Remaining is how long the instance may still work, 0 or less once it must not.
+// Remaining returns how long the instance may still work, 0 or less once it must not.
 func (k *Keeper) Remaining() time.Duration {
 	if k.ended.Load() {
 		return 0
@@ -94,7 +96,8 @@ func (k *Keeper) Remaining() time.Duration {
 	return k.SafeEnd() - k.now()
 }
 
-// Holds reports whether the instance may work right now.
+// Holds reports whether the instance may work right now. It ends the instance if the safe end has
+// passed, so that no later renewal can revive it.
 func (k *Keeper) Holds() bool {
 	if k.ended.Load() {
 		return false
@@ -106,67 +109,67 @@ func (k *Keeper) Holds() bool {
 	return false
 }
 
-// Lost is closed when the instance must stop; Why says why, from then on.
+// Lost returns a channel that is closed when the instance must stop. LostReason has the reason.
 func (k *Keeper) Lost() <-chan struct{} { return k.lost }
 
-// Why is why the lease was lost; to be asked once Lost is closed.
-func (k *Keeper) Why() error { return k.why }
+// LostReason returns why the lease was lost. It may be called only after Lost is closed.
+func (k *Keeper) LostReason() error { return k.lostReason }
 
 // Ended reports whether Lost is closed, or about to be.
 func (k *Keeper) Ended() bool { return k.ended.Load() }
 
-// End makes the loss final. Only the first call counts.
+// End ends the instance for good. Only the first call has an effect.
 func (k *Keeper) End(why error) {
 	k.once.Do(func() {
-		k.why = why
+		k.lostReason = why
 		k.ended.Store(true)
 		close(k.lost)
 	})
 }
 
-// Missing ends the instance because its lease is not in Redis.
-func (k *Keeper) Missing() { k.End(fmt.Errorf("%w: %w", lowkiq.ErrLeaseLost, lease.ErrGone)) }
+// LeaseMissing ends the instance because its lease is not in Redis.
+func (k *Keeper) LeaseMissing() { k.End(fmt.Errorf("%w: %w", lowkiq.ErrLeaseLost, lease.ErrGone)) }
 
-// Take gets the lease; the safe end counts from before the request.
+// Take takes the lease with take. The safe end counts from before the request.
 func (k *Keeper) Take(ctx context.Context, take func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, k.ttl/6)
 	defer cancel()
-	k.sent.Store(int64(k.now()))
+	k.lastSent.Store(int64(k.now()))
 	return take(ctx)
 }
 
-// Run renews the lease every ttl/6, and when poked, until ctx ends or the lease is lost. It calls
-// after once each good renewal is done.
-func (k *Keeper) Run(ctx context.Context, held Lease, after func(context.Context)) {
+// KeepRenewing renews the lease every ttl/6, and when RenewNow asks, until ctx ends or the lease is
+// lost. It calls after when a renewal was good.
+func (k *Keeper) KeepRenewing(ctx context.Context, held Lease, after func(context.Context)) {
 	var watch sync.WaitGroup
 	defer watch.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	watch.Go(func() { k.watch(ctx) })
+	watch.Go(func() { k.watchClock(ctx) })
 	ticker := time.NewTicker(k.ttl / 6)
 	defer ticker.Stop()
-	for k.renew(ctx, held, after) {
+	for k.renewOnce(ctx, held, after) {
 		select {
 		case <-ctx.Done():
 			return
 		case <-k.lost:
 			return
 		case <-ticker.C:
-		case <-k.poked:
+		case <-k.renewals:
 		}
 	}
 }
 
-// Poke asks for a renewal now: what the lease says has changed.
-func (k *Keeper) Poke() {
+// RenewNow asks for a renewal at once, because the text of the lease has changed.
+func (k *Keeper) RenewNow() {
 	select {
-	case k.poked <- struct{}{}:
+	case k.renewals <- struct{}{}:
 	default:
 	}
 }
 
-// renew reports whether to go on.
-func (k *Keeper) renew(ctx context.Context, held Lease, after func(context.Context)) bool {
+// renewOnce sends a renewal and reports whether to go on.
+func (k *Keeper) renewOnce(ctx context.Context, held Lease, after func(context.Context)) bool {
 	round, cancel := context.WithTimeout(ctx, k.ttl/6)
 	defer cancel()
 	sent := k.now()
@@ -174,14 +177,15 @@ func (k *Keeper) renew(ctx context.Context, held Lease, after func(context.Conte
 	switch {
 	case err == nil:
 		if !k.Holds() {
-			return false // it came too late and revives nothing
+			return false // the answer came after the safe end and revives nothing
 		}
-		k.sent.Store(int64(sent))
+		k.lastSent.Store(int64(sent))
+		k.warnIfSlow(k.now() - sent)
 		after(round)
 	case ctx.Err() != nil:
 		return false
 	case errors.Is(err, lease.ErrGone):
-		k.Missing()
+		k.LeaseMissing()
 		return false
 	case !k.outOfReach(err):
 		k.log.Warn("lease not renewed", "left", k.Remaining(), "err", err)
@@ -189,8 +193,22 @@ func (k *Keeper) renew(ctx context.Context, held Lease, after func(context.Conte
 	return true
 }
 
-// watch compares the clock with the safe end, also while a renewal hangs.
-func (k *Keeper) watch(ctx context.Context) {
+// maxRoundTrip is the longest round trip that leaves room for renewals, retries and takeovers in the ttl.
+func (k *Keeper) maxRoundTrip() time.Duration { return k.ttl / 60 }
+
+// warnIfSlow warns once if all renewals of a ttl were slow. A single pause is no slow network.
+func (k *Keeper) warnIfSlow(took time.Duration) {
+	if took <= k.maxRoundTrip() {
+		k.slowInRow = 0
+		return
+	}
+	if k.slowInRow++; k.slowInRow == 6 {
+		k.log.Warn("redis is far away for this ttl", "took", took, "ttl", k.ttl, "detail", "the ttl must be at least 60 round trips to Redis; raise node.ttl, or run the node nearer to Redis")
+	}
+}
+
+// watchClock compares the clock with the safe end. It does so even while a renewal hangs.
+func (k *Keeper) watchClock(ctx context.Context) {
 	ticker := time.NewTicker(k.ttl / 60)
 	defer ticker.Stop()
 	for k.Holds() {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -14,12 +15,12 @@ import (
 	"github.com/lowkiq/lowkiq/queue/lease"
 )
 
-// leaseFunc is a lease in a test.
+// leaseFunc is a Lease whose renewals are calls of a function.
 type leaseFunc func(ctx context.Context) error
 
 func (f leaseFunc) Renew(ctx context.Context, _ []byte, _ time.Duration) error { return f(ctx) }
 
-// kept is a keeper in a bubble, with the bubble's clock.
+// kept is a keeper in a synctest bubble, with the bubble's clock.
 type kept struct {
 	*Keeper
 	begun   time.Time
@@ -33,12 +34,12 @@ func keep(t *testing.T, renew leaseFunc) *kept {
 	k.now = func() time.Duration { return time.Since(k.begun) + time.Duration(k.jump.Load()) }
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
-	go func() { defer close(ended); k.Run(ctx, renew, func(context.Context) { k.renewed.Add(1) }) }()
+	go func() { defer close(ended); k.KeepRenewing(ctx, renew, func(context.Context) { k.renewed.Add(1) }) }()
 	t.Cleanup(func() { cancel(); <-ended })
 	return k
 }
 
-// lostAfter waits for the keeper's end and says when it came.
+// lostAfter waits for the keeper's end and returns how long that took.
 func (k *kept) lostAfter() time.Duration {
 	<-k.lost
 	return time.Since(k.begun)
@@ -67,17 +68,17 @@ func TestKeeperRenews(t *testing.T) {
 	})
 }
 
-// TestKeeperDeadline: 0.7 ttl from before the last good request was sent, however long
-// its answer took, whatever the failures after it were.
+// TestKeeperDeadline: the lease is lost 0.7 ttl after the last good request was sent. Neither the
+// time of its answer nor the failures after it change that.
 func TestKeeperDeadline(t *testing.T) {
 	t.Parallel()
 	hang := func(ctx context.Context) error { <-ctx.Done(); return context.Cause(ctx) }
 	refuse := func(context.Context) error { return errBoom }
 	for _, c := range []struct {
 		name  string
-		after func(context.Context) error // what follows the good renewals
-		slow  time.Duration               // of the good renewals' answers
-		want  time.Duration               // of the last good request, plus 0.7 ttl, up to one tick late
+		after func(context.Context) error // the renewals after the good renewals
+		slow  time.Duration               // how long a good renewal takes
+		want  time.Duration               // 0.7 ttl after the last good request; up to a tick late
 	}{
 		{"redis hangs", hang, 0, 10*time.Second + ttl*7/10},
 		{"redis refuses", refuse, 0, 10*time.Second + ttl*7/10},
@@ -99,13 +100,13 @@ func TestKeeperDeadline(t *testing.T) {
 				if got < c.want || got > c.want+ttl/60 {
 					t.Errorf("lost after %s, want %s to %s", got, c.want, c.want+ttl/60)
 				}
-				if k.Holds() || !errors.Is(k.why, lowkiq.ErrLeaseLost) {
-					t.Errorf("holds %v, why %v", k.Holds(), k.why)
+				if k.Holds() || !errors.Is(k.lostReason, lowkiq.ErrLeaseLost) {
+					t.Errorf("holds %v, why %v", k.Holds(), k.lostReason)
 				}
 				if least := int64(13); asked.Load() < least {
 					t.Errorf("%d renewals were tried, want %d: until the deadline", asked.Load(), least)
 				}
-				if got, want := k.exit()-k.SafeEnd(), ttl/5; got != want {
+				if got, want := k.exitTime()-k.SafeEnd(), ttl/5; got != want {
 					t.Errorf("handlers have %s to return, want %s", got, want)
 				}
 			})
@@ -127,13 +128,13 @@ func TestKeeperRecovers(t *testing.T) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if !k.Holds() {
-			t.Errorf("lost: %v", k.why)
+			t.Errorf("lost: %v", k.lostReason)
 		}
 	})
 }
 
-// TestKeeperLateReply: an answer that comes after the deadline revives nothing, also in
-// the moment before the watch has noticed.
+// TestKeeperLateReply: an answer that comes after the safe end revives nothing, even before
+// watchClock has noticed the end.
 func TestKeeperLateReply(t *testing.T) {
 	t.Parallel()
 	for _, late := range []time.Duration{time.Nanosecond, time.Millisecond, ttl / 60, ttl} {
@@ -142,12 +143,12 @@ func TestKeeperLateReply(t *testing.T) {
 				k := &kept{begun: time.Now(), Keeper: testKeeper()}
 				k.now = func() time.Duration { return time.Since(k.begun) }
 				time.Sleep(ttl / 2) // this is when the next renewal is sent
-				on := k.renew(t.Context(), leaseFunc(func(context.Context) error {
+				on := k.renewOnce(t.Context(), leaseFunc(func(context.Context) error {
 					time.Sleep(ttl*7/10 - ttl/2 + late) // whatever its context says, like a thawed process
 					return nil
 				}), func(context.Context) { t.Error("a late renewal was taken for a good one") })
-				if on || k.Holds() || k.sent.Load() != 0 {
-					t.Errorf("on %v, holds %v, good %d: revived", on, k.Holds(), k.sent.Load())
+				if on || k.Holds() || k.lastSent.Load() != 0 {
+					t.Errorf("on %v, holds %v, good %d: revived", on, k.Holds(), k.lastSent.Load())
 				}
 			})
 		})
@@ -167,8 +168,8 @@ func TestKeeperMissingLease(t *testing.T) {
 		if got, want := k.lostAfter(), 4*ttl/6; got != want {
 			t.Errorf("lost after %s, want %s", got, want)
 		}
-		if !errors.Is(k.why, lowkiq.ErrLeaseLost) || !errors.Is(k.why, lease.ErrGone) {
-			t.Errorf("why is %v", k.why)
+		if !errors.Is(k.lostReason, lowkiq.ErrLeaseLost) || !errors.Is(k.lostReason, lease.ErrGone) {
+			t.Errorf("why is %v", k.lostReason)
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
@@ -178,8 +179,8 @@ func TestKeeperMissingLease(t *testing.T) {
 	})
 }
 
-// TestKeeperSuspend: the clock jumps while the machine sleeps; the very next question
-// before a handler call notices, with no tick in between.
+// TestKeeperSuspend: the clock jumps while the machine sleeps. The next check before a handler call
+// notices, with no tick in between.
 func TestKeeperSuspend(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -199,6 +200,47 @@ func TestKeeperSuspend(t *testing.T) {
 				synctest.Wait()
 				if got := k.Holds(); got != c.want {
 					t.Errorf("later holds is %v, want %v for good", got, c.want)
+				}
+			})
+		})
+	}
+}
+
+// TestKeeperWarnsOfASlowNetwork: it warns once if renewals take longer than ttl/60 again and again.
+func TestKeeperWarnsOfASlowNetwork(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name string
+		took func(n int64) time.Duration // of renewal n
+		want int
+	}{
+		{"far", func(int64) time.Duration { return ttl/60 + time.Millisecond }, 1},
+		{"near enough", func(int64) time.Duration { return ttl / 60 }, 0},
+		{"a pause now and then", func(n int64) time.Duration {
+			if n%6 == 0 {
+				return 0
+			}
+			return ttl / 10
+		}, 0},
+		{"far, near and far", func(n int64) time.Duration {
+			if n == 20 {
+				return 0
+			}
+			return ttl / 10
+		}, 2},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				var log strings.Builder
+				var n atomic.Int64
+				k := &kept{begun: time.Now(), Keeper: testKeeper()}
+				k.now, k.log = func() time.Duration { return time.Since(k.begun) }, slog.New(slog.NewTextHandler(&log, nil))
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				k.KeepRenewing(ctx, leaseFunc(func(context.Context) error { time.Sleep(c.took(n.Add(1))); return nil }), func(context.Context) {})
+				if got := strings.Count(log.String(), "redis is far away"); got != c.want || c.want > 0 && !strings.Contains(log.String(), "at least 60 round trips") {
+					t.Errorf("got %d warnings, want %d: %s", got, c.want, log.String())
 				}
 			})
 		})

@@ -33,7 +33,7 @@ func TestOverruns(t *testing.T) {
 		{"lease lost, returned before", withLease, hang, ttl / 2, never, nil, never},
 		{"thawed past the exit", func(c *Calls, k *kept, done chan struct{}) {
 			k.jump.Store(int64(ttl)) // the clock goes on while the process is frozen
-			c.EndWithLease(done)
+			c.WatchLease(done)
 		}, hang, never, 0, lowkiq.ErrLeaseLost, ttl / 20},
 		{"claim lost", withClaim, nil, never, never, nil, ttl / 5},
 		{"claim lost, returns in time", withClaim, nil, ttl/5 - 1, never, nil, never},
@@ -45,7 +45,7 @@ func TestOverruns(t *testing.T) {
 		{"shutdown, returns in time", shutdown, nil, time.Minute + ShutdownGrace - 1, time.Minute, lowkiq.ErrShutdown, never},
 		{"shutdown, returns before", shutdown, nil, time.Minute - 1, never, nil, never},
 		{"shutdown, lease lost meanwhile", func(c *Calls, k *kept, done chan struct{}) {
-			go c.EndWithLease(done)
+			go c.WatchLease(done)
 			shutdown(c, k, done)
 		}, hang, never, ttl * 7 / 10, lowkiq.ErrLeaseLost, ttl * 9 / 10},
 	} {
@@ -93,8 +93,8 @@ func TestOverruns(t *testing.T) {
 	}
 }
 
-func withLease(c *Calls, _ *kept, done chan struct{}) { c.EndWithLease(done) }
-func withClaim(c *Calls, _ *kept, _ chan struct{})    { c.EndWithClaim(c.running) }
+func withLease(c *Calls, _ *kept, done chan struct{}) { c.WatchLease(done) }
+func withClaim(c *Calls, _ *kept, _ chan struct{})    { c.EndLostClaim(c.running) }
 func shutdown(c *Calls, _ *kept, done chan struct{}) {
 	c.AwaitShutdown(done, time.Minute, slog.New(slog.DiscardHandler))
 }

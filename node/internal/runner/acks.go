@@ -6,13 +6,12 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/journal"
+	"github.com/lowkiq/lowkiq/internal/store/journal"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
-// acks are those that Redis may not have yet. The next pop takes them along; a timer has those sent
-// that none took in time. Redis ignores what it has seen, so those whose fate is unknown are sent
-// again.
+// acks holds the acks that Redis may not have yet. The next pop carries them, and a timer sends acks that
+// no pop carried in time. Redis ignores repeated acks, so acks with an unknown outcome are sent again.
 //
 //	done --> waiting --> a pop, a flush, the release --> Redis has them
 //	            ^               | no answer
@@ -20,31 +19,28 @@ import (
 type acks struct {
 	mu       sync.Mutex
 	waiting  []queue.Acks  // guarded by mu
-	next     int           // the place in its flight that follows the last of waiting; -1: it is not known; guarded by mu
+	next     int           // place, in its flight, after the last waiting ack; -1 if it is not known; guarded by mu
 	flush    *time.Timer   // guarded by mu
-	flushing chan struct{} // closed when the flush that runs ends; nil if none runs; guarded by mu
+	flushing chan struct{} // closed when the running flush ends; nil if no flush runs; guarded by mu
 }
 
 const (
-	// ackDelay is how long acks wait for the next pop at most, so that they are in Redis within 10
-	// ms.
+	// ackDelay is how long acks wait for the next pop at most, so that they are in Redis within 10 ms.
 	ackDelay = 7 * time.Millisecond
-	// ackTick: the flushes of all shards of a process begin at multiples of it, so that they share
-	// requests.
+	// ackTick is the interval at whose multiples the flushes of all shards of a process begin, so that they share requests.
 	ackTick = 4 * time.Millisecond
-	// ackAgain is after how long a flush sends again what had no answer.
-	ackAgain = 100 * time.Millisecond
+	// ackRetry is the delay before a flush repeats acks without an answer.
+	ackRetry = 100 * time.Millisecond
 )
 
-// add queues the acks of jobs that are done, with the answers of some and what the journal gets. place: of the first one in
-// its flight, in which they came one after the other; -1: they did not. rest: it has no others.
-// Somebody may wait for an answer: then they are sent at once, together with what comes until Redis has
-// answered the last ones.
+// add queues the acks of done jobs, with answers and lines for the journal. place is the place of the first job in its flight
+// if the jobs follow each other there, and -1 otherwise. rest means that the flight has no other jobs. If a caller may wait
+// for an answer, the acks are sent at once, together with acks that come until Redis has answered the last request.
 func (a *acks) add(number int64, jobs []lowkiq.Job, place int, answers []queue.Answer, runs journal.Block, rest bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	last := len(a.waiting) - 1
-	if last < 0 || a.waiting[last].Flight != number || !a.joins(&a.waiting[last].Runs, &runs, place) {
+	if last < 0 || a.waiting[last].Flight != number || !a.canJoin(&a.waiting[last].Runs, &runs, place) {
 		if last < 0 {
 			a.flush.Reset(untilTick(time.Now()))
 		}
@@ -68,22 +64,22 @@ func (a *acks) add(number int64, jobs []lowkiq.Job, place int, answers []queue.A
 	}
 }
 
-// joins reports whether acks from a place on go into those before them: without lines of the journal they do. Such lines are
-// taken together where their jobs came one after the other: Redis finds a row of ids at once.
-func (a *acks) joins(before, runs *journal.Block, place int) bool {
+// canJoin reports whether acks from a place on can join the acks before them. Acks without lines for the journal always can.
+// Acks with lines can if their jobs follow each other in the flight, because Redis finds a row of ids at once.
+func (a *acks) canJoin(before, runs *journal.Block, place int) bool {
 	if before.Empty() || runs.Empty() {
 		return before.Empty() && runs.Empty()
 	}
 	return place >= 0 && place == a.next
 }
 
-// untilTick is how long it is to the last tick within ackDelay.
+// untilTick returns the time until the last tick within ackDelay.
 func untilTick(now time.Time) time.Duration {
 	return ackDelay - time.Duration(now.Add(ackDelay).UnixNano())%ackTick
 }
 
-// take takes all that wait, for a pop or the release.
-func (a *acks) take() []queue.Acks {
+// takeAll removes and returns all waiting acks, for a pop or the release.
+func (a *acks) takeAll() []queue.Acks {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	taken := a.waiting
@@ -94,7 +90,7 @@ func (a *acks) take() []queue.Acks {
 	return taken
 }
 
-// putBack keeps acks whose fate is unknown.
+// putBack keeps acks with an unknown outcome.
 func (a *acks) putBack(taken []queue.Acks) {
 	if len(taken) == 0 {
 		return
@@ -102,13 +98,13 @@ func (a *acks) putBack(taken []queue.Acks) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if len(a.waiting) == 0 {
-		a.next = -1 // it is that of others, which came later
+		a.next = -1 // it belongs to later acks
 	}
 	a.waiting = append(taken, a.waiting...)
-	a.flush.Reset(ackAgain)
+	a.flush.Reset(ackRetry)
 }
 
-// beginFlush takes the acks that a flush is to send, none if another runs.
+// beginFlush returns the acks for a flush, none if another flush runs.
 func (a *acks) beginFlush() []queue.Acks {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -134,27 +130,27 @@ func (a *acks) endFlush() {
 	}
 }
 
-// last takes all acks that Redis may not have, once no lane runs. It waits for a flush that does.
-func (a *acks) last() []queue.Acks {
-	taken := a.take() // a flush that begins from now on finds none
+// takeLast returns all acks that Redis may not have, once no lane runs. It waits for a running flush.
+func (a *acks) takeLast() []queue.Acks {
+	taken := a.takeAll() // a later flush finds no acks
 	a.mu.Lock()
 	flushing := a.flushing
 	a.mu.Unlock()
 	if flushing != nil {
 		<-flushing
 	}
-	return append(a.take(), taken...)
+	return append(a.takeAll(), taken...)
 }
 
-// any reports whether some wait.
-func (a *acks) any() bool {
+// anyWaiting reports whether acks wait.
+func (a *acks) anyWaiting() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return len(a.waiting) > 0
 }
 
-// of reports whether acks of a flight may still be on their way.
-func (a *acks) of(number int64) bool {
+// mayHave reports whether acks of a flight may still be on their way.
+func (a *acks) mayHave(number int64) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.flushing != nil || slices.ContainsFunc(a.waiting, func(one queue.Acks) bool { return one.Flight == number })

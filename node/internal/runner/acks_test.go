@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/journal"
+	"github.com/lowkiq/lowkiq/internal/store/journal"
 )
 
 // The flushes of all shards meet: at the last tick that brings an ack to Redis in time.
@@ -23,7 +23,7 @@ func TestFlushesMeet(t *testing.T) {
 	}
 }
 
-// TestAcksSentAgain: those that come after acks which Redis may have are no row with them, whatever came between.
+// TestAcksSentAgain checks that acks are not joined with acks that Redis may have, whatever came between them.
 func TestAcksSentAgain(t *testing.T) {
 	t.Parallel()
 	a := acks{flush: stoppedTimer(func() {})}
@@ -38,15 +38,15 @@ func TestAcksSentAgain(t *testing.T) {
 	}
 	done(0, "a")
 	done(1, "b")
-	first := a.take()
+	first := a.takeAll()
 	if len(first) != 1 || !first[0].InRow || len(first[0].IDs) != 2 {
 		t.Fatalf("got %+v, want a and b in a row", first)
 	}
 	done(2, "c")
-	a.take() // Redis has it
+	a.takeAll() // Redis has it
 	a.putBack(first)
 	done(3, "d")
-	if got := a.take(); len(got) != 2 || len(got[0].IDs) != 2 || got[1].IDs[0] != "d" {
+	if got := a.takeAll(); len(got) != 2 || len(got[0].IDs) != 2 || got[1].IDs[0] != "d" {
 		t.Errorf("got %+v, want a and b in a row, and d apart", got)
 	}
 }

@@ -11,11 +11,13 @@ import (
 	"github.com/lowkiq/lowkiq/queue/lease"
 )
 
-// Backoff waits between attempts: 20 ms doubling to 500 ms, with jitter.
+// Backoff waits between attempts. Its pauses double from 20 ms to 500 ms. A random part of up to a half is cut off.
 type Backoff struct{ next time.Duration }
 
+// NewBackoff returns a Backoff before its first pause.
 func NewBackoff() *Backoff { return &Backoff{20 * time.Millisecond} }
 
+// Sleep waits for the next pause. It returns the cause of ctx if ctx ends first.
 func (b *Backoff) Sleep(ctx context.Context) error {
 	wait := b.next/2 + rand.N(b.next/2+1)
 	b.next = min(2*b.next, 500*time.Millisecond)
@@ -29,8 +31,8 @@ func (b *Backoff) Sleep(ctx context.Context) error {
 	}
 }
 
-// persist repeats an operation while Redis is out of reach and ctx lasts.
-func (r *Runner) persist(ctx context.Context, op string, do func() error) error {
+// retryTransient repeats an operation while it fails with transient errors and ctx lasts. It returns the last error.
+func (r *Runner) retryTransient(ctx context.Context, op string, do func() error) error {
 	for wait := NewBackoff(); ; {
 		err := do()
 		if err == nil || !queue.Transient(err) {
@@ -43,16 +45,18 @@ func (r *Runner) persist(ctx context.Context, op string, do func() error) error 
 	}
 }
 
-// Refused reports whether Redis will answer the same until a person mends something.
-func Refused(err error) bool {
+// IsRefusal reports whether err is an answer of Redis that stays the same until a person mends something. Lost claims,
+// lost leases and cancelled contexts are not such answers.
+func IsRefusal(err error) bool {
 	return err != nil && !queue.Transient(err) && !errors.Is(err, lowkiq.ErrFenced) && !errors.Is(err, lease.ErrGone) && !errors.Is(err, context.Canceled)
 }
 
-func second[T any](_ T, err error) error { return err }
+func errorOf[T any](_ T, err error) error { return err }
 
-// send repeats an operation until Redis has done it. It gives up when the claim is lost, or
-// refused and the shard is to be released anyhow; the jobs are recovered with the shard then.
-func (r *Runner) send(op string, n int, do func(context.Context) error) bool {
+// sendUntilDone repeats an operation on n jobs until Redis has done it. It returns false if it gives up, because the
+// claim is lost, or because Redis refuses the operation and the shard is about to be released. The next claim of
+// the shard recovers the jobs then.
+func (r *Runner) sendUntilDone(op string, n int, do func(context.Context) error) bool {
 	if n == 0 {
 		return true
 	}
@@ -63,10 +67,10 @@ func (r *Runner) send(op string, n int, do func(context.Context) error) bool {
 			return true
 		}
 		if errors.Is(err, lowkiq.ErrFenced) {
-			r.lose(op, err)
+			r.loseClaim(op, err)
 			return false
 		}
-		if r.process.OpFailed(op, r.Shard, err) && r.ends() || wait.Sleep(r.work) != nil {
+		if r.process.OpFailed(op, r.Shard, err) && r.isStopping() || wait.Sleep(r.work) != nil {
 			return false
 		}
 	}

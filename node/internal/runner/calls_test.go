@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,9 +20,11 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/historytest"
+	"github.com/lowkiq/lowkiq/internal/testing/historytest"
 	"github.com/lowkiq/lowkiq/metrics"
+	"github.com/lowkiq/lowkiq/node/internal/limits"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
 // calmly runs a test with a process of one history in which no request is lost, nothing polls, and
@@ -38,7 +42,7 @@ func calmly(t *testing.T, slots int, test func(t *testing.T, p *process)) {
 		test(t, p)
 		p.handBack()
 		h.group.Wait()
-		if use := p.Slots.Use(); use.Busy != 0 {
+		if use := p.slots.Use(); use.Busy != 0 {
 			t.Errorf("%d slots are taken at the end", use.Busy)
 		}
 	})
@@ -47,8 +51,8 @@ func calmly(t *testing.T, slots int, test func(t *testing.T, p *process)) {
 // add gives the process a queue of one shard. What of the rules is zero is a node's default, and a
 // retry waits for an hour.
 func (p *process) add(q Queue, handle lowkiq.HandlerFunc) *shard {
-	if q.Rules.RetryIn == nil {
-		q.Rules.RetryIn = func(int) time.Duration { return time.Hour }
+	if q.Rules.RetryFunc == nil {
+		q.Rules.RetryFunc = func(int) time.Duration { return time.Hour }
 	}
 	if q.Rules.FormatError == nil {
 		q.Rules.FormatError = error.Error
@@ -57,13 +61,23 @@ func (p *process) add(q Queue, handle lowkiq.HandlerFunc) *shard {
 	q.Rules.MaxRetryCount = max(q.Rules.MaxRetryCount, 1)
 	p.h.rules = q.Rules
 	q.Paused = new(atomic.Bool)
+	if q.Limits == nil {
+		q.Limits = p.limits(nil, nil)
+	}
+	q.Slots, q.Calls = limitsOf(&q).NodeSlots(), limitsOf(&q).CallSlots()
 	q.Metrics = testMetrics
 	q.Handler = lowkiq.HandlerFunc(func(ctx context.Context, b *lowkiq.Batch) (answer error) {
 		jobs, broken := slices.Clone(b.Jobs), true
 		p.h.judge.enter(p, b)
-		defer func() { p.h.judge.leave(b, jobs, answer, broken, context.Cause(ctx)) }()
+		defer func() {
+			seen := answer
+			if broken { // the answer may not bear a look at it
+				seen = nil
+			}
+			p.h.judge.leave(b, jobs, seen, broken, context.Cause(ctx))
+		}()
 		answer = handle(ctx, b)
-		broken = false
+		broken = panics(answer)
 		return answer
 	})
 	s := &shard{
@@ -73,10 +87,17 @@ func (p *process) add(q Queue, handle lowkiq.HandlerFunc) *shard {
 	claim := &noting{fake: s.claim(false)}
 	r := New(p.Process, NewQueue(q), s.Shard, claim.fence, claim)
 	p.runners[s.Shard] = r
-	r.Subscribed()
+	r.MarkSubscribed()
 	r.Wake()
 	return s
 }
+
+// limits returns limits of a queue.
+func (p *process) limits(rate limits.AskRate, groups limits.AskGroups) *limits.Queue {
+	return limits.New(limits.Config{Node: p.slots, AskRate: rate, AskGroups: groups, Go: p.lanes.Go})
+}
+
+func limitsOf(q *Queue) *limits.Queue { return q.Limits.(*limits.Queue) }
 
 // noting is a claim that keeps what it is told of failures.
 type noting struct {
@@ -142,14 +163,13 @@ func (s *shard) has(t *testing.T, want int, when string) {
 	}
 }
 
-// TestLanes: what one pop brings is spread over all free lanes, and slow ids hold up no others of
-// their shard.
+// TestLanes checks that the jobs of a pop are spread over all free lanes, and that slow ids delay no other ids of their shard.
 func TestLanes(t *testing.T) {
 	t.Parallel()
 	calmly(t, 10, func(t *testing.T, p *process) {
 		release := make(chan struct{})
 		var calls atomic.Int64
-		s := p.add(Queue{Rules: Rules{ShardConcurrency: 8}}, func(_ context.Context, b *lowkiq.Batch) error {
+		s := p.add(Queue{Rules: Rules{Rules: rules.Rules{ShardConcurrency: 8}}}, func(_ context.Context, b *lowkiq.Batch) error {
 			calls.Add(1)
 			if strings.HasPrefix(b.Jobs[0].ID, "slow") {
 				<-release
@@ -174,14 +194,14 @@ func TestLanes(t *testing.T) {
 	})
 }
 
-// TestTimers: a failed job runs again after its delay, a postponed one after its pause, and a
-// scheduled one at its time, also when the timer is set for later: nothing polls.
+// TestTimers checks that a failed job runs again after its delay, a postponed job after its pause, and a scheduled job at its
+// time, even if the alarm was set to a later time. Nothing polls.
 func TestTimers(t *testing.T) {
 	t.Parallel()
 	calmly(t, 4, func(t *testing.T, p *process) {
 		var got []string
 		begun := time.Now()
-		s := p.add(Queue{Rules: Rules{MaxRetryCount: 5, RetryIn: func(int) time.Duration { return 10 * time.Minute }}}, func(_ context.Context, b *lowkiq.Batch) error {
+		s := p.add(Queue{Rules: Rules{Rules: rules.Rules{MaxRetryCount: 5}, RetryFunc: func(int) time.Duration { return 10 * time.Minute }}}, func(_ context.Context, b *lowkiq.Batch) error {
 			job := b.Jobs[0]
 			got = append(got, fmt.Sprint(job.ID, job.RetryCount, " ", time.Since(begun).Round(time.Minute)))
 			switch {
@@ -209,14 +229,14 @@ func TestTimers(t *testing.T) {
 	})
 }
 
-// TestParked: what is pushed to an id in flight runs when the flight ends, and does not wait for
-// acks that are sent late. A pop that left nothing is not followed by another one in vain.
+// TestParked checks that a push to an id in flight runs when the flight ends, and does not wait for a late flush of acks. A pop
+// that left no job is not followed by another pop.
 func TestParked(t *testing.T) {
 	t.Parallel()
 	calmly(t, 4, func(t *testing.T, p *process) {
 		begun := time.Now()
 		var got []time.Duration
-		s := p.add(Queue{Rules: Rules{ShardConcurrency: 2}}, func(context.Context, *lowkiq.Batch) error {
+		s := p.add(Queue{Rules: Rules{Rules: rules.Rules{ShardConcurrency: 2}}}, func(context.Context, *lowkiq.Batch) error {
 			got = append(got, time.Since(begun))
 			time.Sleep(20 * time.Millisecond)
 			return nil
@@ -225,7 +245,7 @@ func TestParked(t *testing.T) {
 		for n := 1; n < 4; n++ {
 			time.Sleep(10 * time.Millisecond)
 			s.push("a", n)
-			p.runners[s.Shard].Parked()
+			p.runners[s.Shard].WakeParked()
 			time.Sleep(11 * time.Millisecond)
 		}
 		soon()
@@ -260,16 +280,15 @@ func (g *gated) Nack(ctx context.Context, nacks ...queue.Nack) (int, error) {
 	return g.noting.Nack(ctx, nacks...)
 }
 
-// TestReturnedDuringAPop: a queue is resumed while a lane gives its jobs back. A pop that was
-// answered before they were there is followed by one that finds them: no push wakes the shard, as
-// its line is not empty.
+// TestReturnedDuringAPop resumes a queue while a lane returns its jobs. A pop that was answered before the return must be
+// followed by a pop that finds the jobs. No push wakes the shard, because its line is not empty.
 func TestReturnedDuringAPop(t *testing.T) {
 	t.Parallel()
 	calmly(t, 2, func(t *testing.T, p *process) {
 		busy, slow := make(chan struct{}), make(chan struct{})
 		var calls atomic.Int64
 		p.give(p.add(Queue{}, func(context.Context, *lowkiq.Batch) error { <-busy; return nil }), "busy")
-		s := p.add(Queue{Rules: Rules{ShardConcurrency: 3}}, func(context.Context, *lowkiq.Batch) error {
+		s := p.add(Queue{Rules: Rules{Rules: rules.Rules{ShardConcurrency: 3}}}, func(context.Context, *lowkiq.Batch) error {
 			if calls.Add(1) == 1 {
 				<-slow
 			}
@@ -327,9 +346,8 @@ func (s *shard) waits(t *testing.T, want, when string) {
 	}
 }
 
-// TestBehindSlow: what waits behind calls that all take long is back in Redis within 50 ms, in its
-// order, and nothing is while a lane takes it or waits for its turn. That costs one request, and the
-// next lane that is free pops it again.
+// TestBehindSlow checks that jobs behind lanes in long calls are back in Redis within 50 ms, in their order, and that no job
+// goes back while a lane takes it or waits for resources. This costs one request, and the next free lane pops the jobs again.
 func TestBehindSlow(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -350,7 +368,7 @@ func TestBehindSlow(t *testing.T) {
 			calmly(t, 4, func(t *testing.T, p *process) {
 				var got []string
 				var mu sync.Mutex
-				s := p.add(Queue{Rules: Rules{ShardConcurrency: c.lanes}}, func(ctx context.Context, b *lowkiq.Batch) error {
+				s := p.add(Queue{Rules: Rules{Rules: rules.Rules{ShardConcurrency: c.lanes}}}, func(ctx context.Context, b *lowkiq.Batch) error {
 					mu.Lock()
 					got = append(got, b.Jobs[0].ID)
 					mu.Unlock()
@@ -387,8 +405,8 @@ func TestBehindSlow(t *testing.T) {
 	}
 }
 
-// TestBehindTurn: while a lane waits for its turn, what was popped with its batch stays, as it may be
-// next. When the call that follows takes long, it goes back.
+// TestBehindTurn checks that popped jobs stay while a lane waits for resources, because they may be next. They go back if the
+// call that follows takes long.
 func TestBehindTurn(t *testing.T) {
 	t.Parallel()
 	calmly(t, 1, func(t *testing.T, p *process) {
@@ -412,13 +430,22 @@ func TestBehindTurn(t *testing.T) {
 	})
 }
 
+// panics reports whether a method of an error panics. The runner takes the panic for the answer.
+func panics(err error) (yes bool) {
+	defer func() { yes = recover() != nil }()
+	if err != nil {
+		_, _ = errors.Is(err, errNoLease), err.Error()
+	}
+	return false
+}
+
 // typedNil is an error whose Error panics on the nil pointer that careless code returns.
 type typedNil struct{ text string }
 
 func (e *typedNil) Error() string { return e.text }
 
-// TestBrokenHandlers: whatever a handler does to its goroutine is a failure of its batch, not the
-// end of the process, and the shard goes on.
+// TestBrokenHandlers checks that a handler that ends or breaks its goroutine fails its batch, and does not end the process. The
+// shard goes on.
 func TestBrokenHandlers(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -429,6 +456,8 @@ func TestBrokenHandlers(t *testing.T) {
 		{"panic", func() error { panic("poison") }, []string{"panic: poison\ngoroutine ", "TestBrokenHandlers"}},
 		{"goexit", func() error { runtime.Goexit(); return nil }, []string{"handler called runtime.Goexit"}},
 		{"typed nil", func() error { var e *typedNil; return e }, []string{"panic: runtime error: invalid memory address"}},
+		{"typed nil that is unwrapped", func() error { var e *fs.PathError; return e }, []string{"panic: runtime error: invalid memory address"}},
+		{"typed nil of a job", func() error { var e *fs.PathError; return lowkiq.Failed{"bad": e} }, []string{"panic: runtime error: invalid memory address"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -458,13 +487,13 @@ func TestBrokenHandlers(t *testing.T) {
 	}
 }
 
-// TestTimeout: the context ends with ErrTimeout. That is a failure once the call returns, even with
+// TestTimeout checks that the context of a call ends with ErrTimeout. The batch has failed once the call returns, even with
 // nil, and not before.
 func TestTimeout(t *testing.T) {
 	t.Parallel()
 	calmly(t, 1, func(t *testing.T, p *process) {
 		var cause error
-		s := p.add(Queue{Rules: Rules{HandlerTimeout: 20 * time.Millisecond}}, func(ctx context.Context, _ *lowkiq.Batch) error {
+		s := p.add(Queue{Rules: Rules{Rules: rules.Rules{HandlerTimeout: 20 * time.Millisecond}}}, func(ctx context.Context, _ *lowkiq.Batch) error {
 			<-ctx.Done()
 			cause = context.Cause(ctx)
 			time.Sleep(time.Second)
@@ -483,15 +512,15 @@ func TestTimeout(t *testing.T) {
 	})
 }
 
-// TestExhausted: retries end in the morgue, and the hooks are told then only. What they do
-// is no harm.
+// TestExhausted checks that retries end in the morgue, and that hooks are called only then. A hook that fails does no harm.
 func TestExhausted(t *testing.T) {
 	t.Parallel()
 	calmly(t, 1, func(t *testing.T, p *process) {
 		var told []string
 		calls := 0
 		s := p.add(Queue{Rules: Rules{
-			MaxRetryCount: 2, Exhausted: queue.Bury, RetryIn: func(int) time.Duration { return 0 },
+			Rules:       rules.Rules{MaxRetryCount: 2, Exhausted: queue.Bury},
+			RetryFunc:   func(int) time.Duration { return 0 },
 			FormatError: func(err error) string { return "<" + err.Error() + ">" },
 			OnExhausted: func(_ context.Context, e *lowkiq.Event) error {
 				for _, job := range e.Jobs {
@@ -517,24 +546,23 @@ func TestExhausted(t *testing.T) {
 
 // processes are what a handler needs for its calls.
 func processes(n int) Reserve {
-	free := NewSlots(n)
-	share := &share{}
+	free := limits.NewSlots(n).Share()
 	return func(ctx context.Context) (func(context.Context) context.Context, func(), error) {
-		if err := free.take(ctx, share, time.Time{}); err != nil {
+		if err := free.Acquire(ctx, time.Time{}); err != nil {
 			return nil, nil, err
 		}
-		return func(ctx context.Context) context.Context { return ctx }, func() { free.give(share) }, nil
+		return func(ctx context.Context) context.Context { return ctx }, free.Release, nil
 	}
 }
 
-// TestWaitForAProcess: the timeout counts from when the handler has its batch, not while that waits
-// for a process, and the wait is counted apart.
+// TestWaitForAProcess checks that the timeout begins when the handler has its batch. The wait for a process is counted
+// separately.
 func TestWaitForAProcess(t *testing.T) {
 	t.Parallel()
 	calmly(t, 16, func(t *testing.T, p *process) {
 		const takes, jobs = 10 * time.Millisecond, 5
 		waits := metrics.New(prometheus.NewRegistry()).Queue("orders").ProcessWait()
-		s := p.add(Queue{Rules: Rules{ShardConcurrency: jobs, HandlerTimeout: takes + 1}, Reserve: processes(1), ProcessWait: waits},
+		s := p.add(Queue{Rules: Rules{Rules: rules.Rules{ShardConcurrency: jobs, HandlerTimeout: takes + 1}}, Reserve: processes(1), ProcessWait: waits},
 			func(context.Context, *lowkiq.Batch) error { time.Sleep(takes); return nil })
 		p.give(s, "a", "b", "c", "d", "e")
 		soon()
@@ -550,8 +578,8 @@ func TestWaitForAProcess(t *testing.T) {
 	})
 }
 
-// TestBusyQueueTakesNoSlot: a queue whose processes are all busy, or which is at its own
-// concurrency, leaves the rest of the node's slots to others.
+// TestBusyQueueTakesNoSlot checks that a queue leaves the other slots of the node to other queues, if all its processes are
+// busy or its concurrency is reached.
 func TestBusyQueueTakesNoSlot(t *testing.T) {
 	t.Parallel()
 	for name, q := range map[string]Queue{"processes": {Reserve: processes(2), ProcessWait: testMetrics.Wait}, "concurrency": {Concurrency: 2}} {
@@ -583,20 +611,84 @@ func TestBusyQueueTakesNoSlot(t *testing.T) {
 	}
 }
 
-// TestStill: an id in quarantine begins also in a paused queue, once its turn comes; until then the shard is not still.
+// TestStill checks that an id in quarantine begins also in a paused queue, and that the shard is not still before that.
 func TestStill(t *testing.T) {
 	t.Parallel()
 	s := state{queue: &Queue{Paused: new(atomic.Bool)}, phase: quarantined, flights: flights{waiting: []flight{{number: 1}}}}
 	s.queue.Paused.Store(true)
-	if s.still() {
+	if s.isStill() {
 		t.Error("got still, want that the id in quarantine may begin")
 	}
 	s.flights.waiting = nil
-	if !s.still() {
+	if !s.isStill() {
 		t.Error("got that something may begin, want still: the handler has the id")
 	}
 	s.queue.Paused.Store(false)
-	if s.still() {
+	if s.isStill() {
 		t.Error("got still, want that a queue that is not paused goes on")
+	}
+}
+
+// listed is a claim that keeps the pops that it is asked for.
+type listed struct {
+	*noting
+	mu   sync.Mutex
+	pops []queue.PopRequest
+}
+
+func (l *listed) Pop(ctx context.Context, req queue.PopRequest) (queue.Popped, error) {
+	l.mu.Lock()
+	l.pops = append(l.pops, req)
+	l.mu.Unlock()
+	return l.noting.Pop(ctx, req)
+}
+
+// list has a shard's runner note its pops. The runner rests.
+func (p *process) list(s *shard) *listed {
+	soon()
+	r := p.runners[s.Shard]
+	l := &listed{noting: r.claim.(*noting)}
+	r.claim = l
+	return l
+}
+
+// TestPopsOfSlowCalls checks that lanes pop for each other if their long calls end at about the same time. So a round of calls
+// costs one pop.
+func TestPopsOfSlowCalls(t *testing.T) {
+	t.Parallel()
+	const rounds, lanes = 10, 10
+	for name, c := range map[string]struct {
+		spread time.Duration // between the ends of two lanes
+		round  time.Duration // what it takes at most
+		pops   int           // at most
+	}{
+		"together":            {10 * time.Microsecond, 102 * time.Millisecond, rounds + 1},
+		"one after the other": {2 * time.Millisecond, 122 * time.Millisecond, 2 * rounds},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			calmly(t, lanes, func(t *testing.T, p *process) {
+				s := p.add(Queue{Rules: Rules{Rules: rules.Rules{ShardConcurrency: lanes}}}, func(_ context.Context, b *lowkiq.Batch) error {
+					n, err := strconv.Atoi(b.Jobs[0].ID)
+					time.Sleep(100*time.Millisecond + time.Duration(n%lanes)*c.spread)
+					return err
+				})
+				list := p.list(s)
+				begun := time.Now()
+				for n := range rounds * lanes {
+					s.push(strconv.Itoa(n), 0)
+				}
+				p.runners[s.Shard].Wake()
+				for s.work() > 0 && time.Since(begun) < time.Minute {
+					time.Sleep(time.Millisecond)
+				}
+				if took := time.Since(begun); took > rounds*c.round+10*time.Millisecond {
+					t.Errorf("took %s, want %s for each of %d rounds", took, c.round, rounds)
+				}
+				if n := len(list.pops); n > c.pops {
+					t.Errorf("%d pops, want at most %d for %d rounds", n, c.pops, rounds)
+				}
+			})
+		})
 	}
 }

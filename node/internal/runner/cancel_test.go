@@ -15,8 +15,8 @@ import (
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
-// TestCancel: the call ends; its id becomes what was asked for, others of the batch go back, no retry spent, and what the handler says
-// is done is done.
+// TestCancel checks that a cancel ends the call, and that the id becomes what the person has asked for. Other ids of the batch
+// go back without a retry, and jobs that the handler reports as done are done.
 func TestCancel(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -37,7 +37,7 @@ func TestCancel(t *testing.T) {
 	} {
 		calmly(t, 10, func(t *testing.T, p *process) {
 			began, calls := make(chan struct{}, 10), 0
-			s := p.add(Queue{Rules: Rules{BatchSize: 3, MaxRetryCount: 5}}, func(ctx context.Context, b *lowkiq.Batch) error {
+			s := p.add(Queue{Rules: Rules{Rules: rules.Rules{BatchSize: 3, MaxRetryCount: 5}}}, func(ctx context.Context, b *lowkiq.Batch) error {
 				if calls++; calls > 1 {
 					p.runners[b.Shard].Stop() // to look at what was put back
 					return lowkiq.Postpone{After: time.Hour}
@@ -67,11 +67,11 @@ func TestCancel(t *testing.T) {
 			if r.Cancel("b", queue.Cancellation{Then: c.then}) {
 				t.Error("it was cancelled again, and no handler has it")
 			}
-			if _, now := r.ToRelease(asked); now {
+			if _, now := r.ShouldReleaseHeld(asked); now {
 				t.Error("what is held is looked through at once, before its hold can have been read")
 			}
 			time.Sleep(time.Millisecond)
-			if _, now := r.ToRelease(p.Now()); now != (c.then == queue.ThenHold) {
+			if _, now := r.ShouldReleaseHeld(p.Now()); now != (c.then == queue.ThenHold) {
 				t.Errorf("then %s: to look again for what nobody holds: %t", c.then, now)
 			}
 		})
@@ -94,13 +94,14 @@ func (s *shard) left() string {
 	return strings.Join(left, " ")
 }
 
-// TestCancelOutOfTime: a call that was out of time, and has not returned, ends as the person wants it for that id, and as what it is for the others.
+// TestCancelOutOfTime cancels an id of a call that is past its timeout and has not returned. The id ends as the person has
+// asked. The other ids have failed by the timeout.
 func TestCancelOutOfTime(t *testing.T) {
 	t.Parallel()
 	for then, want := range map[queue.Then]string{queue.ThenBury: "a0 c0", queue.ThenDelete: "a0 c0", queue.ThenRetry: "a0 b-1 c0"} {
 		calmly(t, 10, func(t *testing.T, p *process) {
 			late, calls := make(chan struct{}), 0
-			s := p.add(Queue{Rules: Rules{BatchSize: 3, MaxRetryCount: 5, HandlerTimeout: time.Second}}, func(ctx context.Context, b *lowkiq.Batch) error {
+			s := p.add(Queue{Rules: Rules{Rules: rules.Rules{BatchSize: 3, MaxRetryCount: 5, HandlerTimeout: time.Second}}}, func(ctx context.Context, b *lowkiq.Batch) error {
 				if calls++; calls > 1 {
 					p.runners[b.Shard].Stop()
 					return lowkiq.Postpone{After: time.Hour}
@@ -125,12 +126,13 @@ func TestCancelOutOfTime(t *testing.T) {
 	}
 }
 
-// TestCancelToHoldAwaitsIt: an id that is put back to be held is not released by a change of the holds that comes before its own.
+// TestCancelToHoldAwaitsIt checks that an id that was put back as held is not released by a change of the holds before its own
+// hold arrives.
 func TestCancelToHoldAwaitsIt(t *testing.T) {
 	t.Parallel()
 	calmly(t, 10, func(t *testing.T, p *process) {
 		began := make(chan struct{}, 10)
-		s := p.add(Queue{Rules: Rules{MaxRetryCount: 5}}, func(ctx context.Context, _ *lowkiq.Batch) error {
+		s := p.add(Queue{Rules: Rules{Rules: rules.Rules{MaxRetryCount: 5}}}, func(ctx context.Context, _ *lowkiq.Batch) error {
 			began <- struct{}{}
 			<-ctx.Done()
 			return context.Cause(ctx)
@@ -147,22 +149,23 @@ func TestCancelToHoldAwaitsIt(t *testing.T) {
 		another := *r.queue.rules()
 		another.Held = rules.NewHeld([]rules.Hold{{ID: "a"}})
 		r.queue.Change(another, 0)
-		if keep, now := r.ToRelease(asked); !now || !keep("b") || !keep("a") || keep("c") {
+		if keep, now := r.ShouldReleaseHeld(asked); !now || !keep("b") || !keep("a") || keep("c") {
 			t.Errorf("after the hold of a: looks now %t, keeps b %t, a %t, c %t; want all but c", now, keep("b"), keep("a"), keep("c"))
 		}
-		if keep, now := r.ToRelease(p.Now()); !now || keep("b") {
+		if keep, now := r.ShouldReleaseHeld(p.Now()); !now || keep("b") {
 			t.Errorf("its hold is not among those that were read since: looks now %t, keeps b %t; want it released", now, keep("b"))
 		}
 	})
 }
 
-// TestCancelBesideAHook: a lane whose call has ended calls a hook, and another one has the id again: that call is ended.
+// TestCancelBesideAHook cancels an id that two lanes have, because the first lane still calls a hook after its call. The call
+// of the second lane ends.
 func TestCancelBesideAHook(t *testing.T) {
 	t.Parallel()
 	calmly(t, 10, func(t *testing.T, p *process) {
 		began, hooked, calls := make(chan struct{}, 10), make(chan struct{}), 0
 		s := p.add(Queue{Rules: Rules{
-			ShardConcurrency: 2, Exhausted: queue.Bury,
+			Rules:    rules.Rules{ShardConcurrency: 2, Exhausted: queue.Bury},
 			OnBuried: func(ctx context.Context, _ *lowkiq.Event) error { close(hooked); <-ctx.Done(); return nil },
 		}}, func(ctx context.Context, _ *lowkiq.Batch) error {
 			began <- struct{}{}

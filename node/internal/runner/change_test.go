@@ -7,17 +7,18 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/journal"
+	"github.com/lowkiq/lowkiq/internal/store/journal"
+	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
-// TestChange: other rules are in force with the next step of each lane. Calls that run go on; a bound of calls at once
-// that comes, shrinks, grows and goes holds for those that begin.
+// TestChange checks that each lane uses new rules from its next step on. Running calls go on. A concurrency that is set,
+// lowered, raised and removed holds for calls that begin afterwards.
 func TestChange(t *testing.T) {
 	t.Parallel()
 	calmly(t, 10, func(t *testing.T, p *process) {
 		next := make(chan struct{})
 		var running, largest, ids atomic.Int64
-		s := p.add(Queue{Rules: Rules{ShardConcurrency: 1}}, func(_ context.Context, b *lowkiq.Batch) error {
+		s := p.add(Queue{Rules: Rules{Rules: rules.Rules{ShardConcurrency: 1}}}, func(_ context.Context, b *lowkiq.Batch) error {
 			largest.Store(max(largest.Load(), running.Add(1)))
 			defer running.Add(-1)
 			ids.Store(max(ids.Load(), int64(len(b.Jobs))))
@@ -30,7 +31,7 @@ func TestChange(t *testing.T) {
 			rules := *q.rules()
 			rules.ShardConcurrency, rules.BatchSize = lanes, batch
 			q.Change(rules, calls)
-			r.Changed()
+			r.ApplyRules()
 			soon()
 		}
 		runs := func(want int64, when string) {
@@ -79,34 +80,34 @@ func TestChange(t *testing.T) {
 	})
 }
 
-// TestFewerLanesThanLongCalls: a lane that pops pops for itself, when the rules now allow fewer lanes than are in long calls.
+// TestFewerLanesThanLongCalls checks that a lane pops for itself if the rules now allow fewer lanes than are in long calls.
 func TestFewerLanesThanLongCalls(t *testing.T) {
 	t.Parallel()
-	s := &state{queue: NewQueue(Queue{Rules: Rules{ShardConcurrency: 1}}), alarm: alarm{now: func() time.Duration { return time.Hour }}}
+	s := &state{queue: NewQueue(Queue{Rules: Rules{Rules: rules.Rules{ShardConcurrency: 1}}}), alarm: alarm{now: func() time.Duration { return time.Hour }}}
 	for range 3 {
-		busy := &turn{}
+		busy := &lane{}
 		busy.began.Store(int64(time.Minute))
-		s.turns = append(s.turns, busy)
+		s.lanes = append(s.lanes, busy)
 	}
-	if s.turns = append(s.turns, &turn{}); s.able() != 1 {
-		t.Errorf("got %d lanes, want 1", s.able())
+	if s.lanes = append(s.lanes, &lane{}); s.idleLanes() != 1 {
+		t.Errorf("got %d lanes, want 1", s.idleLanes())
 	}
 }
 
-// TestTrackedRuns: of a batch only those of tracked ids get lines, at their places.
+// TestTrackedRuns checks that only tracked ids of a batch get lines in the journal, at their places.
 func TestTrackedRuns(t *testing.T) {
 	t.Parallel()
 	rule := journal.Rule{Runs: journal.None, Keep: 8}
 	jobs := []lowkiq.Job{{ID: "a"}, {ID: "b"}, {ID: "c"}}
-	if lines := (&ended{}).runs(&rule, jobs); lines.Len() != 0 {
+	if lines := (&callResult{}).doneRuns(&rule, jobs); lines.Len() != 0 {
 		t.Errorf("no id is tracked: got %d places", lines.Len())
 	}
 	rule.Track([]string{"x"})
-	if lines := (&ended{}).runs(&rule, jobs); lines.Len() != 0 {
+	if lines := (&callResult{}).doneRuns(&rule, jobs); lines.Len() != 0 {
 		t.Errorf("another id is tracked: got %d places", lines.Len())
 	}
 	rule.Track([]string{"b"})
-	if lines := (&ended{}).runs(&rule, jobs); lines.Len() != 3 || lines.Lines() != 1 {
+	if lines := (&callResult{}).doneRuns(&rule, jobs); lines.Len() != 3 || lines.Lines() != 1 {
 		t.Errorf("one of three is tracked: got %d lines at %d places", lines.Lines(), lines.Len())
 	}
 	if !rule.Keeps(journal.Failed, "b") || rule.Keeps(journal.Failed, "a") {

@@ -3,46 +3,47 @@ package runner
 import (
 	"context"
 	"errors"
+	"fmt"
 	"runtime/debug"
 	"slices"
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/journal"
+	"github.com/lowkiq/lowkiq/internal/store/journal"
+	"github.com/lowkiq/lowkiq/internal/verdict"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
-// handle calls the handler for one batch and settles its jobs.
-func (r *Runner) handle(batch *lowkiq.Batch, t *turn) {
+// callHandler calls the handler for a batch, and applies its answer.
+func (r *Runner) callHandler(batch *lowkiq.Batch, l *lane) {
 	began := time.Now()
-	start := t.clock.at(began, r.process.Now)
-	t.began.Store(int64(start))
+	start := l.clock.timeAt(began, r.process.Now)
+	l.began.Store(int64(start))
 	now := r.process.RedisTime(start)
-	jobs := batch.Jobs // a handler may cut its batch to pieces
+	jobs := batch.Jobs // a handler may change its batch
 	for i := range jobs {
 		r.queue.Metrics.Wait.Observe(now.Sub(jobs[i].WaitingSince))
 	}
-	batch.NotesTo(&t.notes)
-	answer, cause := r.caller.call(r.work, batch, t)
-	t.called = true
-	said, logs := Spoken{Answers: batch.EndAnswers()}, map[string]string(nil)
-	said.Noted, logs = t.notes.end()
+	batch.NotesTo(&l.notes)
+	answer, cause := r.caller.call(r.work, batch, l)
+	reports, logs := verdict.Reports{Answers: batch.EndAnswers()}, map[string]string(nil)
+	reports.Notes, logs = l.notes.endCall()
 	batch.Jobs = jobs
-	if answer == errNoLease { // for good: its jobs go back with the release
-		r.unstart(batch, t)
+	if answer == errNoLease { // the lease is lost for good, and the jobs go back with the release
+		r.putBack(batch, l)
 		r.Stop()
 		return
 	}
 	took := time.Since(began)
 	r.queue.Metrics.Handler.Observe(took)
-	if said.Answers != nil {
-		answer = r.queue.rules().Objections(batch, said.Answers, answer)
+	if reports.Answers != nil {
+		answer = r.queue.rules().verdictRules().CheckAnswers(batch, reports.Answers, answer)
 	}
-	end := ended{Spoken: said, popped: t.popped, began: now, took: took, logs: logs, place: t.place, jobs: len(jobs)}
+	result := callResult{Reports: reports, popped: l.popped, began: now, took: took, logs: logs, place: l.place, jobs: len(jobs)}
 	r.mu.Lock()
-	r.state.pace.took(took, len(jobs))
+	r.state.pace.addCall(took, len(jobs))
 	if answer == nil {
-		r.done(batch.Flight, jobs, &end)
+		r.queueAcks(batch.Flight, jobs, &result)
 	}
 	r.mu.Unlock()
 	if answer == nil {
@@ -50,39 +51,39 @@ func (r *Runner) handle(batch *lowkiq.Batch, t *turn) {
 	}
 	byHand := errors.Is(cause, lowkiq.ErrCancelled)
 	if cause != nil && !byHand && !errors.Is(cause, lowkiq.ErrTimeout) && !errors.Is(cause, lowkiq.ErrStuck) {
-		r.stopped(batch, &end, answer)
+		r.ackStopped(batch, &result, answer)
 		return
 	}
-	t.give()
-	if by := t.ends.take(); len(by) > 0 { // also of a call that was out of time by then
-		answer = cancelled(batch.Jobs, answer, by, byHand)
+	l.release()
+	if by := l.canceller.reasons(); len(by) > 0 { // also if the call had reached its timeout before
+		answer = verdict.Cancelled(batch.Jobs, answer, by, byHand)
 	}
-	r.settle(batch, t, &end, answer)
+	r.applyAnswer(batch, l, &result, answer)
 }
 
-// ended is a handler call that has ended, or could not begin.
-type ended struct {
-	Spoken
-	popped time.Time         // when its flight was, by Redis's clock
-	began  time.Time         // by Redis's clock; zero: it did not
-	took   time.Duration     // how long it was
-	logs   map[string]string // by id: lines of notes that were not sent
-	place  int               // of the batch's first job in its flight
-	jobs   int               // of the batch, which came one after the other in their flight; 0: it is not known which
+// callResult describes a handler call that has ended, or a batch without a call.
+type callResult struct {
+	verdict.Reports
+	popped time.Time         // time of the flight's pop, by Redis's clock
+	began  time.Time         // time when the call began, by Redis's clock; zero without a call
+	took   time.Duration     // duration of the call
+	logs   map[string]string // by id: log lines of notes that were not sent
+	place  int               // place of the batch's first job in its flight
+	jobs   int               // number of jobs that follow each other in the flight from place on; 0 if they may not
 }
 
-// ran is what the journal gets of it for a job.
-func (e *ended) ran(job *lowkiq.Job) journal.Ran {
+// callInfo returns the part of a job's line in the journal that is about the call.
+func (e *callResult) callInfo(job *lowkiq.Job) journal.Ran {
 	return journal.Ran{Due: job.WaitingSince, Popped: e.popped, Began: e.began, Took: e.took, Log: e.logs[job.ID]}
 }
 
-// done is the run of a job that is done.
-func (e *ended) done(job *lowkiq.Job) *journal.Run {
-	return &journal.Run{ID: job.ID, Verdict: journal.Done, RetryCount: job.RetryCount, Ran: e.ran(job), Result: e.Answers[job.ID].Result}
+// doneRun returns the run of a done job.
+func (e *callResult) doneRun(job *lowkiq.Job) *journal.Run {
+	return &journal.Run{ID: job.ID, Verdict: journal.Done, RetryCount: job.RetryCount, Ran: e.callInfo(job), Result: e.Answers[job.ID].Result}
 }
 
-// runs are the lines of jobs that are done; nil if they get none.
-func (e *ended) runs(rule *journal.Rule, jobs []lowkiq.Job) (lines journal.Block) {
+// doneRuns returns the journal's lines of done jobs, as far as the rule keeps them.
+func (e *callResult) doneRuns(rule *journal.Rule, jobs []lowkiq.Job) (lines journal.Block) {
 	if !rule.KeepsSome(journal.Done) {
 		return lines
 	}
@@ -91,7 +92,7 @@ func (e *ended) runs(rule *journal.Rule, jobs []lowkiq.Job) (lines journal.Block
 			lines.Add(nil)
 			continue
 		}
-		lines.Add(e.done(&jobs[i]))
+		lines.Add(e.doneRun(&jobs[i]))
 	}
 	if lines.Empty() {
 		return journal.Block{}
@@ -99,79 +100,79 @@ func (e *ended) runs(rule *journal.Rule, jobs []lowkiq.Job) (lines journal.Block
 	return lines
 }
 
-// tell adds what the journal gets to the verdicts on jobs, which are in their order.
-func (e *ended) tell(all *Outcome, jobs []lowkiq.Job) {
+// addRuns adds the runs of jobs to their nacks and burials, which are in the same order.
+func (e *callResult) addRuns(all *verdict.Outcome, jobs []lowkiq.Job) {
 	nacks, burials := all.Nacks, all.Burials
 	for i := range jobs {
 		switch id := jobs[i].ID; {
 		case len(nacks) > 0 && nacks[0].ID == id:
-			nacks[0].Ran, nacks = e.ran(&jobs[i]), nacks[1:]
+			nacks[0].Ran, nacks = e.callInfo(&jobs[i]), nacks[1:]
 		case len(burials) > 0 && burials[0].ID == id:
-			burials[0].Ran, burials = e.ran(&jobs[i]), burials[1:]
+			burials[0].Ran, burials = e.callInfo(&jobs[i]), burials[1:]
 		}
 	}
 }
 
-// stopped deals with a batch whose handler was told to stop. What is in flight goes back
-// with the release, no retry spent; what the handler says it has done is done.
-func (r *Runner) stopped(batch *lowkiq.Batch, end *ended, answer error) {
-	if failed, _ := named(answer); failed == nil {
+// ackStopped queues the acks of jobs that a handler has done before it was told to stop. The other jobs go back
+// with the release, without a retry.
+func (r *Runner) ackStopped(batch *lowkiq.Batch, result *callResult, answer error) {
+	if !verdict.NamesJobs(answer) {
 		return
 	}
 	var done []lowkiq.Job
-	for i, err := range perJob(batch.Jobs, answer) {
+	for i, err := range verdict.PerJob(batch.Jobs, answer) {
 		if err == nil {
 			done = append(done, batch.Jobs[i])
 		}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.done(batch.Flight, done, end)
+	r.queueAcks(batch.Flight, done, result)
 }
 
-// exited settles the batch of a handler that ended its goroutine, and replaces the lane.
-func (r *Runner) exited(batch *lowkiq.Batch, t *turn) {
-	t.give()
-	t.unpace()
-	r.leaveGroups(t)
+// afterGoexit applies the failure of a handler that has ended its goroutine, and starts another lane. The shard is not
+// released before that, because the lane that is gone still counts.
+func (r *Runner) afterGoexit(batch *lowkiq.Batch, l *lane) {
+	l.release()
+	l.leaveRate()
+	r.leaveGroups(l)
 	if r.work.Err() == nil {
-		began, answer := time.Duration(t.began.Load()), errors.New("handler called runtime.Goexit")
-		if by := t.ends.take(); by != nil {
-			answer = cancelled(batch.Jobs, answer, by, true)
+		began, answer := time.Duration(l.began.Load()), errors.New("handler called runtime.Goexit")
+		if by := l.canceller.reasons(); by != nil {
+			answer = verdict.Cancelled(batch.Jobs, answer, by, true)
 		}
-		r.settle(batch, t, &ended{popped: t.popped, began: r.process.RedisTime(began), took: r.process.Now() - began}, answer)
+		r.applyAnswer(batch, l, &callResult{popped: l.popped, began: r.process.RedisTime(began), took: r.process.Now() - began}, answer)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.state.endLane(t)
-	if !r.state.stops() {
-		r.start(r.lane)
+	r.state.endLane(l)
+	if !r.state.isStopping() {
+		r.startLane(r.runLane)
 	}
 }
 
-// done queues the acks of jobs that are done, if any are, with what their handler has said of them and
-// what the journal gets. mu is held.
-func (r *Runner) done(number int64, jobs []lowkiq.Job, end *ended) {
+// queueAcks queues the acks of done jobs, with the answers and runs that Redis stores. mu is held.
+func (r *Runner) queueAcks(number int64, jobs []lowkiq.Job, result *callResult) {
 	if len(jobs) == 0 {
 		return
 	}
 	rules := r.queue.rules()
-	r.tellDone(jobs, end)
-	answers, runs, flights := rules.Answers(jobs, end.Spoken), end.runs(&rules.Journal, jobs), &r.state.flights
+	r.publishDone(jobs, result)
+	answers, runs, flights := result.Stored(jobs, max(0, rules.State)), result.doneRuns(&rules.ShardJournal, jobs), &r.state.flights
 	if len(answers) > 0 || !runs.Empty() {
-		flights.said[number] = true
+		flights.answered[number] = true
 	}
-	named := flights.said[number]
-	rest := r.state.close(number, len(jobs))
+	named := flights.answered[number]
+	rest := r.state.closeJobs(number, len(jobs))
 	place := -1
-	if len(jobs) == end.jobs {
-		place = end.place
+	if len(jobs) == result.jobs {
+		place = result.place
 	}
 	r.acks.add(number, jobs, place, answers, runs, rest && !named)
 }
 
-// acknowledged counts acks that Redis has taken.
-func (r *Runner) acknowledged(acks []queue.Acks) {
+// countAcks counts acks that Redis has.
+func (r *Runner) countAcks(acks []queue.Acks) {
 	n := 0
 	for _, a := range acks {
 		n += len(a.IDs)
@@ -192,60 +193,64 @@ func (r *Runner) flushAcks() {
 	_, err := r.claim.Ack(r.process.IO, acks...)
 	switch {
 	case err == nil:
-		r.acknowledged(acks)
-		r.look(flightEnds)
+		r.countAcks(acks)
+		r.lookForWork(flightEnds)
 	case errors.Is(err, lowkiq.ErrFenced):
-		r.lose("ack", err)
+		r.loseClaim("ack", err)
 	default:
 		r.process.OpFailed("ack", r.Shard, err)
 		r.acks.putBack(acks)
 	}
 }
 
-// settle deals with a batch that did not succeed as a whole. The lane whose turn it is holds nothing any more if it has called hooks.
-func (r *Runner) settle(batch *lowkiq.Batch, t *turn, end *ended, answer error) {
+// applyAnswer applies the answer about a batch that did not succeed as a whole. If it calls hooks, the lane holds no
+// resources afterwards.
+func (r *Runner) applyAnswer(batch *lowkiq.Batch, l *lane, result *callResult, answer error) {
 	answer = r.stopGroups(batch, answer)
-	all := r.queue.verdicts(batch, answer)
+	all := r.queue.decideOutcome(batch, answer)
 	r.process.logFailure(batch, answer, all)
 	r.mu.Lock()
-	r.done(batch.Flight, all.Done, end)
+	r.queueAcks(batch.Flight, all.Done, result)
 	r.mu.Unlock()
-	end.tell(&all, batch.Jobs)
+	result.addRuns(&all, batch.Jobs)
 	nacks, burials := all.Nacks, all.Burials
-	r.awaited.add(nacks, r.process.Now(), time.Duration(r.asked.Load()))
-	ok := r.send("nack", len(nacks), func(ctx context.Context) error { return second(r.claim.Nack(ctx, nacks...)) }) &&
-		r.send("bury", len(burials), func(ctx context.Context) error { return second(r.claim.Bury(ctx, burials...)) })
+	r.awaited.addNacks(nacks, r.process.Now(), time.Duration(r.holdsAsked.Load()))
+	ok := r.sendUntilDone("nack", len(nacks), func(ctx context.Context) error { return errorOf(r.claim.Nack(ctx, nacks...)) }) &&
+		r.sendUntilDone("bury", len(burials), func(ctx context.Context) error { return errorOf(r.claim.Bury(ctx, burials...)) })
 	if !ok {
 		return
 	}
 	r.mu.Lock()
 	for _, n := range nacks {
 		if n.Kind == queue.Hold {
-			r.lookAt.Store(int64(r.process.Now()))
+			r.releaseAgain.Store(int64(r.process.Now()))
 			continue
+		}
+		if n.Limited && n.Flight == r.state.quarantine.flight {
+			r.state.quarantine.refuse(n.ID, r.process.Now(), n.Delay)
+			continue // it is not scheduled, and the lane pops next
 		}
 		r.state.alarm.set(n.Delay)
 	}
 	r.mu.Unlock()
-	r.queue.Metrics.Failed.Add(float64(len(all.retries()) + len(all.Exhausted)))
-	r.queue.Metrics.Retried.Add(float64(len(all.retries())))
-	r.queue.postponed(nacks)
-	buried, _ := all.failedForGood()
+	r.queue.Metrics.Failed.Add(float64(len(all.Retries()) + len(all.Exhausted)))
+	r.queue.Metrics.Retried.Add(float64(len(all.Retries())))
+	r.queue.countPostponed(nacks)
+	buried, _ := all.FailedForGood()
 	r.queue.Metrics.Buried.Add(float64(len(buried)))
-	r.queue.Metrics.Expired.Add(float64(all.expired()))
-	r.tellNotDone(nacks, burials)
-	r.callHooks(t, all)
+	r.queue.Metrics.Expired.Add(float64(all.Expired()))
+	r.publishNotDone(nacks, burials)
+	r.callHooks(l, all)
 	r.mu.Lock()
-	r.state.close(batch.Flight, len(nacks)+len(burials))
-	r.state.due = r.state.due || len(burials) > 0 // what a burial leaves is due at once
+	r.state.closeJobs(batch.Flight, len(nacks)+len(burials))
+	r.state.due = r.state.due || len(burials) > 0 // payloads that a burial leaves are due at once
 	r.mu.Unlock()
-	// An id in quarantine may wait for this flight's end, and a pop that is on its way may not have
-	// seen it.
-	r.look(flightEnds)
+	// An id in quarantine may wait for the end of this flight, and a running pop may not have seen that end.
+	r.lookForWork(flightEnds)
 }
 
-// postponed counts ids that were put off without a failure.
-func (q *Queue) postponed(nacks []queue.Nack) {
+// countPostponed counts ids that go back without a failure.
+func (q *Queue) countPostponed(nacks []queue.Nack) {
 	by := &q.Metrics.Postponed
 	for i := range nacks {
 		switch n := &nacks[i]; {
@@ -259,20 +264,20 @@ func (q *Queue) postponed(nacks []queue.Nack) {
 	}
 }
 
-// verdicts decides with the user's rules. If these panic, the failure says so, and the default
-// rules decide: a panic of user code must not end the process.
-func (q *Queue) verdicts(batch *lowkiq.Batch, answer error) (all Outcome) {
+// decideOutcome returns the outcome of a batch by the rules of the queue. If a function of the user panics, the panic is
+// the failure, and the default rules decide. A panic of user code must not end the process.
+func (q *Queue) decideOutcome(batch *lowkiq.Batch, answer error) (all verdict.Outcome) {
 	defer func() {
 		if value := recover(); value != nil {
-			rules := *q.rules()
-			rules.RetryIn, rules.FormatError = DefaultRetryIn, error.Error
-			all = Decide(&rules, batch, &PanicError{value, debug.Stack()})
+			rules := q.rules().verdictRules()
+			rules.RetryFunc, rules.FormatError = nil, error.Error
+			all = verdict.Decide(rules, batch, &verdict.PanicError{Value: value, Stack: debug.Stack()})
 		}
 	}()
-	return Decide(q.rules(), batch, answer)
+	return verdict.Decide(q.rules().verdictRules(), batch, answer)
 }
 
-// The kinds of lines that the log has of handlers that fail.
+// The kinds of lines in the log about failures of handlers.
 const (
 	batchFailed   = "batch failed"
 	jobsBuried    = "jobs buried"
@@ -280,19 +285,19 @@ const (
 	handlerPanics = "handler panicked"
 )
 
-// logFailure tells what became of a batch that did not succeed.
-func (p *Process) logFailure(batch *lowkiq.Batch, answer error, all Outcome) {
-	var panicked *PanicError
+// logFailure logs the outcome of a batch that did not succeed.
+func (p *Process) logFailure(batch *lowkiq.Batch, answer error, all verdict.Outcome) {
+	var panicked *verdict.PanicError
 	if errors.As(answer, &panicked) {
 		if left, ok := p.MayLog(batch.Shard.Queue, handlerPanics); ok {
-			p.Log.Error(handlerPanics, "shard", batch.Shard, "flight", batch.Flight, "panic", panicked.Value,
+			p.Log.Error(handlerPanics, "shard", batch.Shard, "flight", batch.Flight, "panic", fmt.Sprint(panicked.Value),
 				"stack", string(panicked.Stack), "left_out", left)
 		}
 	}
-	if failed := all.retries(); len(failed) > 0 {
+	if failed := all.Retries(); len(failed) > 0 {
 		p.warnFailure(batchFailed, batch, len(failed), failed[0].ID, failed[0].Error)
 	}
-	buried, blocked := all.failedForGood()
+	buried, blocked := all.FailedForGood()
 	if len(buried) > 0 {
 		p.warnFailure(jobsBuried, batch, len(buried), buried[0].ID, buried[0].Error)
 	}
@@ -308,9 +313,9 @@ func (p *Process) warnFailure(kind string, batch *lowkiq.Batch, jobs int, id, te
 	}
 }
 
-// without settles some jobs of a batch. It reports whether others are left: these did not come one after the other, and the lane may hold
-// nothing any more that their call needs.
-func (r *Runner) without(gone lowkiq.Failed, batch *lowkiq.Batch, t *turn) bool {
+// takeOut applies the failures of some jobs, and takes these jobs out of their batch. It returns whether jobs are left. The
+// remaining jobs may not follow each other in their flight. If takeOut calls hooks, the lane holds no resources afterwards.
+func (r *Runner) takeOut(gone lowkiq.Failed, batch *lowkiq.Batch, l *lane) bool {
 	if len(gone) == 0 {
 		return true
 	}
@@ -324,13 +329,13 @@ func (r *Runner) without(gone lowkiq.Failed, batch *lowkiq.Batch, t *turn) bool 
 			left = append(left, job)
 		}
 	}
-	r.settle(&part, t, &ended{popped: t.popped}, gone)
-	batch.Jobs, t.place = left, noPlace
+	r.applyAnswer(&part, l, &callResult{popped: l.popped}, gone)
+	batch.Jobs, l.place = left, noPlace
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	t.ids = slices.Grow(t.ids[:0], len(left))
+	l.ids = slices.Grow(l.ids[:0], len(left))
 	for i := range left {
-		t.ids = append(t.ids, left[i].ID)
+		l.ids = append(l.ids, left[i].ID)
 	}
 	return len(left) > 0
 }

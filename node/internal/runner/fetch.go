@@ -8,99 +8,95 @@ import (
 	"github.com/lowkiq/lowkiq/queue"
 )
 
-// popBytes is the most bytes of payloads in one pop.
-const popBytes = 1 << 20
+// maxPopBytes is the maximum size of the payloads of a pop.
+const maxPopBytes = 1 << 20
 
-// popStates is how many jobs come in a pop with states, unless a batch has more: each may bring
-// lowkiq.MaxStateBytes.
-const popStates = 64
+// maxPopStates is the maximum number of jobs in a pop with states, because each state may have lowkiq.MaxStateBytes. A
+// batch may have more jobs.
+const maxPopStates = 64
 
-// fetch has a lane pop. It says whether to pop again at once. mu is held, and let go meanwhile.
-func (r *Runner) fetch(t *turn) (again bool) {
+// popForLane pops jobs for a lane, which holds no resources meanwhile. It returns whether to pop again at once. mu is
+// held, and released during the request.
+func (r *Runner) popForLane(l *lane) (again bool) {
 	s := &r.state
 	s.change(popBegins)
-	company := 0
-	if t.called && s.pace.slow() {
-		r.mu.Unlock()
-		t.give()
-		company = r.process.company.gather()
-		r.mu.Lock()
-		if s.stops() || r.work.Err() != nil {
-			return s.change(popEnds)
-		}
-	}
 	rules := r.queue.rules()
 	req := queue.PopRequest{
-		IDs: s.pace.ids(rules, s.able()), Bytes: popBytes, MaxCrashes: max(0, rules.MaxCrashes), Slot: s.quarantine.has,
-		Company: company, States: rules.States,
+		IDs: s.pace.idsToPop(rules, s.idleLanes()), Bytes: maxPopBytes, MaxCrashes: max(0, rules.MaxCrashes), Slot: s.quarantine.has,
+		States: rules.State != 0, NoSuspect: s.alarm.now() < s.quarantine.pause,
 	}
-	if s.backlog(rules) {
-		req.IDs = max(req.IDs, rules.Prefetch) // most of it goes back at once
+	if s.hasBacklog(rules) {
+		req.IDs = max(req.IDs, rules.Prefetch) // most of these ids go back at once; see returnBacklog
 	}
 	if rules.Limit.Rate.N > 0 {
-		req.IDs = min(req.IDs, rules.BatchSize) // what has to wait waits in Redis
+		req.IDs = min(req.IDs, rules.BatchSize) // ids that the rate holds back wait in Redis
 	}
 	if req.States {
-		req.IDs = min(req.IDs, max(rules.BatchSize, popStates))
+		req.IDs = min(req.IDs, max(rules.BatchSize, maxPopStates))
 	}
 	r.mu.Unlock()
-	t.give()
-	popped, answered := r.pop(req)
+	l.release()
+	popped, answered := r.popUntilAnswered(req)
 	r.mu.Lock()
 	if !answered {
 		return s.change(popEnds)
 	}
+	if req.NoSuspect {
+		s.alarm.set(s.quarantine.pause - s.alarm.now())
+	}
 	again, mismatch := s.takeIn(popped, &r.acks)
 	if mismatch {
-		r.resync("redis has a flight that is unknown here", nil)
+		r.requestReclaim("redis has a flight that is unknown here", nil)
 	}
 	return again
 }
 
-// pop asks Redis for the next flight, and repeats that until there is an answer or the runner ends.
-func (r *Runner) pop(req queue.PopRequest) (p queue.Popped, answered bool) {
+// popUntilAnswered asks Redis for the next flight, with all waiting acks. It repeats the request until it has an answer.
+// answered is false if the runner stops first, or if Redis refuses the pop.
+func (r *Runner) popUntilAnswered(req queue.PopRequest) (p queue.Popped, answered bool) {
 	for wait := NewBackoff(); ; {
-		req.Acks = append(req.Acks, r.acks.take()...)
+		req.Acks = append(req.Acks, r.acks.takeAll()...)
 		p, err := r.claim.Pop(r.process.IO, req)
 		switch {
 		case err == nil:
 			r.process.OpDone("pop", r.Shard)
-			r.acknowledged(req.Acks)
-			r.process.popped(r.Shard, p)
+			r.countAcks(req.Acks)
+			r.process.reportPop(r.Shard, p)
 			return p, true
 		case errors.Is(err, lowkiq.ErrFenced):
-			r.lose("pop", err)
+			r.loseClaim("pop", err)
 			return p, false
 		}
 		r.process.OpFailed("pop", r.Shard, err)
 		if !queue.Transient(err) && r.process.IO.Err() == nil {
 			r.acks.putBack(req.Acks)
 			r.mu.Lock()
-			r.resync("pop", err)
+			r.requestReclaim("pop", err)
 			r.mu.Unlock()
 			return p, false
 		}
-		// It may have been executed: the same number again, by the same rules.
-		if r.ends() || wait.Sleep(r.work) != nil {
+		// Redis may have carried out the pop. So the next request has the same number and asks for the same.
+		if r.isStopping() || wait.Sleep(r.work) != nil {
 			r.acks.putBack(req.Acks)
 			return p, false
 		}
 	}
 }
 
-func (r *Runner) ends() bool {
+// isStopping reports whether no further pop begins.
+func (r *Runner) isStopping() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.state.stops()
+	return r.state.isStopping()
 }
 
-// popped tells what an answer says of Redis's clock, and of records that are not handled.
-func (p *Process) popped(s lowkiq.Shard, answer queue.Popped) {
-	p.SawRedisTime(answer.Now)
+// reportPop records the time of Redis's clock in a pop's answer, and reports jobs that cannot be handled.
+func (p *Process) reportPop(s lowkiq.Shard, answer queue.Popped) {
+	p.SetRedisTime(answer.Now)
 	if len(answer.Damaged) > 0 {
-		p.Log.Error("records that cannot be read were set aside: lowkiq-node check counts them", "shard", s, "ids", answer.Damaged)
+		p.Log.Error("damaged records were set aside; lowkiq-node check counts them", "shard", s, "ids", answer.Damaged)
 	}
 	if len(answer.Later) > 0 {
-		p.OpFailed("read", s, fmt.Errorf("shard %s: ids %q are stored in a form of a later release: they stay in flight, untouched, until a node of that release has the shard", s, answer.Later))
+		p.OpFailed("read", s, fmt.Errorf("shard %s: ids %q are stored in a form of a later release; they stay in flight until a node of that release has the shard", s, answer.Later))
 	}
 }

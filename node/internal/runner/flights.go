@@ -10,7 +10,7 @@ import (
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
-// flights are the jobs that pops have brought and that are neither done nor back in Redis.
+// flights holds popped jobs that are neither done nor back in Redis.
 //
 //	                                 .--> done -----> its ack is queued: closed
 //	pop --> waiting --> batch of a --+--> failed ---> nack or burial, in Redis: closed
@@ -19,26 +19,26 @@ import (
 //	           +---------- put back ----------'
 //	           '--> the queue is paused, or all lanes are in slow calls: returned to Redis: closed
 type flights struct {
-	waiting []flight      // no lane has them
-	open    map[int64]int // by flight: jobs that are not closed, those that no handler gets included
-	// said has those of open of which an answer was queued. Their acks name ids to the end: one of all
-	// the rest could overtake an answer that is on its way, and end its job without it.
-	said    map[int64]bool
-	strange int64 // a flight in the last pop's answer that is unknown here; 0 = none
+	waiting []flight      // jobs that no lane has
+	open    map[int64]int // number of open jobs by flight, including jobs that no handler gets
+	// answered has the open flights with a queued answer. All their acks name ids. An ack of all the rest of a flight
+	// could overtake an answer on its way, and would end its job without the answer.
+	answered map[int64]bool
+	unknown  int64 // an unknown flight in the last pop's answer; 0 = none
 }
 
-// noPlace is the place of jobs that did not come one after the other in their pop. Places are added to, so it is far below 0.
+// noPlace is the place of jobs that do not follow each other in their pop. It stays below 0 when places are added to it.
 const noPlace = math.MinInt32
 
-// flight is a part of one pop.
+// flight is a part of a pop.
 type flight struct {
 	number int64
 	popped time.Time // by Redis's clock
-	place  int       // of the first job among those of the pop
+	place  int       // of the first job within the pop
 	jobs   []lowkiq.Job
 }
 
-// add takes in what a pop has brought. What is not ours to read keeps the flight open.
+// add adds the jobs of a pop. Jobs in a form of a later release are not handled and keep the flight open.
 func (f *flights) add(p queue.Popped) {
 	if n := len(p.Jobs) + len(p.Later); n > 0 {
 		f.open[p.Flight] = n
@@ -48,11 +48,22 @@ func (f *flights) add(p queue.Popped) {
 	}
 }
 
-// take takes up to most jobs of the first flight that waits.
-func (f *flights) take(most int) (part flight) {
+// batchLen returns how many of the first jobs make a batch of at most size jobs. A job that has failed goes alone. Another job of
+// its batch may have caused the failure, and would do so again.
+func batchLen(jobs []lowkiq.Job, size int) int {
+	for i := range jobs[:min(size, len(jobs))] {
+		if jobs[i].RetryCount >= 0 {
+			return max(1, i)
+		}
+	}
+	return min(size, len(jobs))
+}
+
+// takeBatch takes a batch of at most size jobs of the first waiting flight.
+func (f *flights) takeBatch(size int) (part flight) {
 	first := &f.waiting[0]
 	part = *first
-	n := min(most, len(first.jobs))
+	n := batchLen(first.jobs, size)
 	part.jobs = first.jobs[:n:n]
 	first.jobs, first.place = first.jobs[n:], first.place+n
 	if len(first.jobs) == 0 {
@@ -61,49 +72,48 @@ func (f *flights) take(most int) (part flight) {
 	return part
 }
 
-// putBack puts a batch back that no handler has seen.
-func (f *flights) putBack(batch *lowkiq.Batch, t *turn) {
-	f.waiting = append([]flight{{batch.Flight, t.popped, t.place, batch.Jobs}}, f.waiting...)
+// putBack returns a batch that no handler has seen to the waiting jobs.
+func (f *flights) putBack(batch *lowkiq.Batch, l *lane) {
+	f.waiting = append([]flight{{batch.Flight, l.popped, l.place, batch.Jobs}}, f.waiting...)
 }
 
-// returned takes out all that waits, to be put back to the head of the shard's line, no retry
-// spent.
-func (f *flights) returned() (nacks []queue.Nack) {
-	for _, one := range slices.Backward(f.waiting) { // the last one back is the first in line
-		for _, job := range slices.Backward(one.jobs) {
-			nacks = append(nacks, queue.Nack{Flight: one.number, ID: job.ID, Kind: queue.Return})
+// removeAll removes all waiting jobs, and returns the nacks that put them back to the head of the shard's line without a retry.
+func (f *flights) removeAll() (nacks []queue.Nack) {
+	for _, part := range slices.Backward(f.waiting) { // the job that goes back last is first in line
+		for _, job := range slices.Backward(part.jobs) {
+			nacks = append(nacks, queue.Nack{Flight: part.number, ID: job.ID, Kind: queue.Return})
 		}
 	}
 	f.waiting = nil
 	return nacks
 }
 
-// held takes out what waits and is held, to be put back until it is released.
-func (f *flights) held(by *rules.Held) (nacks []queue.Nack) {
-	for _, one := range f.cut(math.MaxInt, by.Holds) {
-		nacks = append(nacks, queue.Nack{Flight: one.number, ID: one.jobs[0].ID, Kind: queue.Hold})
+// removeHeld removes waiting jobs that are held, and returns the nacks that put them back until they are released.
+func (f *flights) removeHeld(by *rules.Held) (nacks []queue.Nack) {
+	for _, part := range f.removeMatching(math.MaxInt, by.Holds) {
+		nacks = append(nacks, queue.Nack{Flight: part.number, ID: part.jobs[0].ID, Kind: queue.Hold})
 	}
 	return nacks
 }
 
-// cut takes out most of those that wait, of which is says that it is about them. Each is a part of its own.
-func (f *flights) cut(most int, is func(id string) bool) (parts []flight) {
+// removeMatching removes waiting jobs that satisfy is, at most maxJobs of them. It returns each as a part of its own.
+func (f *flights) removeMatching(maxJobs int, is func(id string) bool) (parts []flight) {
 	var left []flight
-	for _, one := range f.waiting {
+	for _, part := range f.waiting {
 		from := 0
-		keep := func(to int) { // jobs of a flight are told apart by their place in it
+		keep := func(to int) { // a job of a flight is identified by its place
 			if from < to {
-				left = append(left, flight{one.number, one.popped, one.place + from, one.jobs[from:to:to]})
+				left = append(left, flight{part.number, part.popped, part.place + from, part.jobs[from:to:to]})
 			}
 			from = to + 1
 		}
-		for i, job := range one.jobs {
-			if len(parts) < most && is(job.ID) {
-				parts = append(parts, flight{one.number, one.popped, one.place + i, one.jobs[i : i+1 : i+1]})
+		for i, job := range part.jobs {
+			if len(parts) < maxJobs && is(job.ID) {
+				parts = append(parts, flight{part.number, part.popped, part.place + i, part.jobs[i : i+1 : i+1]})
 				keep(i)
 			}
 		}
-		keep(len(one.jobs))
+		keep(len(part.jobs))
 	}
 	if len(parts) > 0 {
 		f.waiting = left
@@ -111,48 +121,53 @@ func (f *flights) cut(most int, is func(id string) bool) (parts []flight) {
 	return parts
 }
 
-// close closes n jobs of a flight. It says whether those were the rest.
-func (f *flights) close(number int64, n int) (ended bool) {
+// closeJobs closes n jobs of a flight. It returns whether these were the rest.
+func (f *flights) closeJobs(number int64, n int) (ended bool) {
 	if f.open[number] -= n; f.open[number] > 0 {
 		return false
 	}
 	delete(f.open, number)
-	delete(f.said, number)
+	delete(f.answered, number)
 	return true
 }
 
-// batches is how many batches of this size wait.
-func (f *flights) batches(size int) (n int) {
-	for _, one := range f.waiting {
-		n += (len(one.jobs) + size - 1) / size
+// countBatches returns how many batches wait; see batchLen.
+func (f *flights) countBatches(size int) (n int) {
+	if size == 1 {
+		return f.countJobs()
+	}
+	for _, part := range f.waiting {
+		for jobs := part.jobs; len(jobs) > 0; jobs = jobs[batchLen(jobs, size):] {
+			n++
+		}
 	}
 	return n
 }
 
-// jobs is how many jobs wait.
-func (f *flights) jobs() (n int) {
-	for _, one := range f.waiting {
-		n += len(one.jobs)
+// countJobs returns how many jobs wait.
+func (f *flights) countJobs() (n int) {
+	for _, part := range f.waiting {
+		n += len(part.jobs)
 	}
 	return n
 }
 
-// waits reports whether an id waits for a lane.
-func (f *flights) waits(id string) bool {
-	return slices.ContainsFunc(f.waiting, func(one flight) bool {
-		return slices.ContainsFunc(one.jobs, func(job lowkiq.Job) bool { return job.ID == id })
+// isWaiting reports whether an id waits for a lane.
+func (f *flights) isWaiting(id string) bool {
+	return slices.ContainsFunc(f.waiting, func(part flight) bool {
+		return slices.ContainsFunc(part.jobs, func(job lowkiq.Job) bool { return job.ID == id })
 	})
 }
 
-// compare looks for a flight that Redis has open, by a pop's answer, and that is unknown here. One
-// answer proves nothing, because an ack may overtake it; two in a row are a mismatch.
-func (f *flights) compare(open []int64, acks *acks) (strange, mismatch bool) {
-	before := f.strange
-	f.strange = 0
+// compareOpen looks for a flight that is open in Redis, by a pop's answer, and unknown here. A single answer
+// proves nothing, because an ack may overtake it. Two such answers in a row are a mismatch.
+func (f *flights) compareOpen(open []int64, acks *acks) (strange, mismatch bool) {
+	before := f.unknown
+	f.unknown = 0
 	for _, number := range open {
-		if _, known := f.open[number]; !known && !acks.of(number) && (f.strange == 0 || number < f.strange) {
-			f.strange = number
+		if _, known := f.open[number]; !known && !acks.mayHave(number) && (f.unknown == 0 || number < f.unknown) {
+			f.unknown = number
 		}
 	}
-	return f.strange != 0, f.strange != 0 && f.strange == before
+	return f.unknown != 0, f.unknown != 0 && f.unknown == before
 }

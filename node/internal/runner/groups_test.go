@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/verdict"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
@@ -92,7 +93,7 @@ func (g *groupsOfOne) answer(r *queue.GroupRequest, others int) ([]queue.GroupGr
 			g.lines[line] = first.Add(time.Duration(n-1) * w.Gap(r.Limit))
 			return first.Sub(now)
 		}
-		grants[i] = queue.GroupGrant{Back: back, New: in, BackIn: again("back "+w.Group, w.Back-back), NewIn: again("new "+w.Group, w.New-in), Stopped: g.stops[w.Group].After(now)}
+		grants[i] = queue.GroupGrant{Back: back, New: in, BackIn: again("back "+w.Group, w.Back-back), NewIn: again("new "+w.Group, w.New-in)}
 		if g.held[w.Group] = w.Busy + back + in; g.held[w.Group] == 0 || r.Limit.Concurrency == 0 {
 			delete(g.held, w.Group)
 		}
@@ -100,8 +101,8 @@ func (g *groupsOfOne) answer(r *queue.GroupRequest, others int) ([]queue.GroupGr
 	return grants, nil
 }
 
-// TestGroups: never are more ids of a group in calls than Redis knows of, also if answers are lost, with a rate, and if calls fail;
-// in the end all of them have run and Redis is told that none is in a call.
+// TestGroups checks that never more ids of a group are in calls than Redis knows of, with lost answers, a rate, and failed
+// calls. In the end all ids have run, and Redis knows that none is in a call.
 func TestGroups(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(20) {
@@ -117,7 +118,7 @@ func TestGroups(t *testing.T) {
 			by := rules.Groups{By: ":", Limit: rules.Limit{Concurrency: 2}}
 			var mu sync.Mutex
 			now, ran := map[string]int{}, map[string]bool{}
-			of := Rules{BatchSize: 3, ShardConcurrency: 4, Groups: by, MaxRetryCount: 100, RetryIn: func(int) time.Duration { return time.Millisecond }}
+			of := Rules{Rules: rules.Rules{BatchSize: 3, ShardConcurrency: 4, Groups: by, MaxRetryCount: 100}, RetryFunc: func(int) time.Duration { return time.Millisecond }}
 			if seed%2 == 1 {
 				of.Limit = rules.Limit{Rate: rules.Rate{N: 1000, Per: time.Second}, Burst: 1000}
 			}
@@ -127,7 +128,7 @@ func TestGroups(t *testing.T) {
 				defer mu.Unlock()
 				return queue.RateGrant{Batches: refuse.IntN(len(batches) + 1), Left: refuse.IntN(5), Wait: time.Millisecond}, nil
 			}
-			s := p.add(Queue{Rules: of, AskGroups: g.ask, Rate: rate}, func(_ context.Context, b *lowkiq.Batch) error {
+			s := p.add(Queue{Rules: of, Limits: p.limits(rate, g.ask)}, func(_ context.Context, b *lowkiq.Batch) error {
 				mu.Lock()
 				g.mu.Lock()
 				for _, job := range b.Jobs {
@@ -158,7 +159,7 @@ func TestGroups(t *testing.T) {
 			p.give(s, ids...)
 			for range 40 { // as an instance does once a second
 				time.Sleep(time.Second)
-				p.runners[s.Shard].queue.TendGroups()
+				limitsOf(p.runners[s.Shard].queue).ReportGroups()
 			}
 			synctest.Wait()
 			mu.Lock()
@@ -178,19 +179,21 @@ func TestGroups(t *testing.T) {
 	}
 }
 
-// TestGroupsOfAHandler: a handler holds a group back; others of the batch go on at once, and a prefix that is no group holds nothing.
+// TestGroupsOfAHandler checks that a handler holds a group back. Other ids of the batch go on at once, and a prefix that is no
+// group holds nothing back.
 func TestGroupsOfAHandler(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		by     string
-		answer lowkiq.Limit
+		answer lowkiq.Throttle
 		b, a   time.Duration // when b:1 and a:1 run
 	}{
-		"its group":    {":", lowkiq.Limit{Prefix: "a:", For: time.Minute}, 0, time.Minute},
-		"those of all": {":", lowkiq.Limit{For: time.Minute}, time.Minute, time.Minute},
-		"no group":     {":", lowkiq.Limit{Prefix: "a:1", For: time.Minute}, time.Minute, time.Minute},
-		"another one":  {":", lowkiq.Limit{Prefix: "c:", For: time.Minute}, time.Minute, time.Minute},
-		"no rule":      {"", lowkiq.Limit{Prefix: "a:", For: time.Minute}, time.Minute, time.Minute},
+		"for long":     {":", lowkiq.Throttle{Prefix: "a:", For: 2 * time.Hour}, 0, verdict.MaxStop},
+		"its group":    {":", lowkiq.Throttle{Prefix: "a:", For: time.Minute}, 0, time.Minute},
+		"those of all": {":", lowkiq.Throttle{For: time.Minute}, time.Minute, time.Minute},
+		"no group":     {":", lowkiq.Throttle{Prefix: "a:1", For: time.Minute}, time.Minute, time.Minute},
+		"another one":  {":", lowkiq.Throttle{Prefix: "c:", For: time.Minute}, time.Minute, time.Minute},
+		"no rule":      {"", lowkiq.Throttle{Prefix: "a:", For: time.Minute}, time.Minute, time.Minute},
 	} {
 		calmly(t, 1, func(t *testing.T, p *process) {
 			g := newGroupsOfOne(t, func() bool { return false })
@@ -201,7 +204,7 @@ func TestGroupsOfAHandler(t *testing.T) {
 			if c.by != "" {
 				by.Concurrency = 9
 			}
-			s := p.add(Queue{Rules: Rules{BatchSize: 2, Groups: by}, AskGroups: g.ask}, func(_ context.Context, b *lowkiq.Batch) error {
+			s := p.add(Queue{Rules: Rules{Rules: rules.Rules{BatchSize: 2, Groups: by}}, Limits: p.limits(nil, g.ask)}, func(_ context.Context, b *lowkiq.Batch) error {
 				if calls.Add(1) == 1 {
 					return c.answer
 				}
@@ -216,7 +219,7 @@ func TestGroupsOfAHandler(t *testing.T) {
 				return nil
 			})
 			p.give(s, "a:1", "b:1")
-			time.Sleep(2 * time.Minute)
+			time.Sleep(c.a + time.Minute)
 			synctest.Wait()
 			mu.Lock()
 			defer mu.Unlock()
@@ -225,7 +228,7 @@ func TestGroupsOfAHandler(t *testing.T) {
 					t.Errorf("%s: %s ran after %s, want %s", name, id, d, want)
 				}
 			}
-			if _, stopped := g.stops["a:"]; stopped != (name == "its group" || name == "those of all") {
+			if _, stopped := g.stops["a:"]; stopped != (name == "for long" || name == "its group" || name == "those of all") {
 				t.Errorf("%s: redis was told to stop %v", name, g.stops)
 			}
 			if _, stopped := g.stops["c:"]; stopped != (name == "another one") {
@@ -235,8 +238,8 @@ func TestGroupsOfAHandler(t *testing.T) {
 	}
 }
 
-// TestGroupsOfLongCalls: a node whose calls have never ended asks the more seldom the longer others use all of a group, and still lets
-// one begin soon after there is room.
+// TestGroupsOfLongCalls checks that a node whose calls have never ended asks more and more rarely while other nodes use all of
+// a group, and that an id still begins soon after there is room.
 func TestGroupsOfLongCalls(t *testing.T) {
 	t.Parallel()
 	calmly(t, 4, func(t *testing.T, p *process) {
@@ -249,8 +252,8 @@ func TestGroupsOfLongCalls(t *testing.T) {
 			defer g.mu.Unlock()
 			return g.answer(r, int(others.Load()))
 		}
-		of := Rules{ShardConcurrency: 4, Groups: rules.Groups{By: ":", Limit: rules.Limit{Concurrency: 2}}}
-		s := p.add(Queue{Rules: of, AskGroups: ask}, func(context.Context, *lowkiq.Batch) error { ran.Store(time.Now().UnixNano()); return nil })
+		of := Rules{Rules: rules.Rules{ShardConcurrency: 4, Groups: rules.Groups{By: ":", Limit: rules.Limit{Concurrency: 2}}}}
+		s := p.add(Queue{Rules: of, Limits: p.limits(nil, ask)}, func(context.Context, *lowkiq.Batch) error { ran.Store(time.Now().UnixNano()); return nil })
 		p.give(s, "a:1", "a:2", "a:3")
 		time.Sleep(time.Second)
 		synctest.Wait()
@@ -273,7 +276,7 @@ func TestGroupsOfLongCalls(t *testing.T) {
 	})
 }
 
-// TestGroupsOfCallsThatHang: calls were short, and now none ends: those that wait do not ask at the old pace until one does.
+// TestGroupsOfCallsThatHang checks that ids do not ask at the old pace after calls were short and now none ends.
 func TestGroupsOfCallsThatHang(t *testing.T) {
 	t.Parallel()
 	calmly(t, 4, func(t *testing.T, p *process) {
@@ -285,9 +288,9 @@ func TestGroupsOfCallsThatHang(t *testing.T) {
 			defer g.mu.Unlock()
 			return g.answer(r, 1)
 		}
-		of := Rules{ShardConcurrency: 4, Groups: rules.Groups{By: ":", Limit: rules.Limit{Concurrency: 2}}}
+		of := Rules{Rules: rules.Rules{ShardConcurrency: 4, Groups: rules.Groups{By: ":", Limit: rules.Limit{Concurrency: 2}}}}
 		hang, over := "", make(chan struct{})
-		s := p.add(Queue{Rules: of, AskGroups: ask}, func(_ context.Context, batch *lowkiq.Batch) error {
+		s := p.add(Queue{Rules: of, Limits: p.limits(nil, ask)}, func(_ context.Context, batch *lowkiq.Batch) error {
 			if time.Sleep(5 * time.Millisecond); batch.Jobs[0].ID == hang {
 				<-over
 			}
@@ -314,74 +317,11 @@ func TestGroupsOfCallsThatHang(t *testing.T) {
 	})
 }
 
-// TestGroupsUntold: what Redis may have granted, and nobody has heard of, is told it also if no lane asks again.
-func TestGroupsUntold(t *testing.T) {
-	t.Parallel()
-	var told []queue.GroupWant
-	answer := errors.New("no answer")
-	q := NewQueue(Queue{Rules: Rules{Groups: rules.Groups{By: ":", Limit: rules.Limit{Concurrency: 1}}}, AskGroups: func(r *queue.GroupRequest) ([]queue.GroupGrant, error) {
-		told = r.Groups
-		return make([]queue.GroupGrant, len(r.Groups)), answer
-	}})
-	a := &groupAsk{ids: []string{"a:1"}, groups: []string{"a:"}, done: make(chan struct{})}
-	if !q.live.groups.ask(a) {
-		t.Fatal("the first one to ask sends nothing")
-	}
-	q.sendGroups()
-	if <-a.done; a.err == nil {
-		t.Error("got no error")
-	}
-	told, answer = nil, nil
-	q.TendGroups()
-	if len(told) != 1 || told[0] != (queue.GroupWant{Group: "a:"}) {
-		t.Errorf("told %+v, want that none of a: is in a call", told)
-	}
-	told = nil
-	if q.TendGroups(); told != nil {
-		t.Errorf("told %+v again", told)
-	}
-}
-
-// TestGroupsFailedRequest: a lane that asks while a request is on its way that fails has an answer, too, though nobody tends the
-// groups or asks again: an instance that ends waits for its lanes.
-func TestGroupsFailedRequest(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		q := NewQueue(Queue{
-			Rules: Rules{Groups: rules.Groups{By: ":", Limit: rules.Limit{Concurrency: 2}}},
-			AskGroups: func(*queue.GroupRequest) ([]queue.GroupGrant, error) {
-				time.Sleep(time.Second)
-				return nil, errors.New("no answer")
-			},
-		})
-		var asks []*groupAsk
-		for i := range 3 {
-			a := &groupAsk{ids: []string{fmt.Sprint("a:", i)}, groups: []string{"a:"}, done: make(chan struct{})}
-			if q.live.groups.ask(a) {
-				go q.sendGroups()
-				synctest.Wait()
-			}
-			asks = append(asks, a)
-		}
-		time.Sleep(time.Minute)
-		for i, a := range asks {
-			select {
-			case <-a.done:
-				if a.err == nil {
-					t.Errorf("lane %d: got no error, want that of the request", i)
-				}
-			default:
-				t.Errorf("lane %d waits for ever", i)
-			}
-		}
-	})
-}
-
-// TestGroupsWaitForARate: a lane that waits for the rate of its queue keeps nothing meanwhile of what its ids were granted, and asks
-// for that again.
+// TestGroupsWaitForARate checks that a lane that waits for the rate of its queue keeps no grants of groups meanwhile, and asks
+// for them again.
 func TestGroupsWaitForARate(t *testing.T) {
 	t.Parallel()
-	for _, wait := range []time.Duration{keepGroups / 10, time.Minute} {
+	for _, wait := range []time.Duration{maxGrantAge / 10, time.Minute} {
 		calmly(t, 4, func(t *testing.T, p *process) {
 			g := newGroupsOfOne(t, func() bool { return false })
 			asked, runs := 0, 0
@@ -391,8 +331,8 @@ func TestGroupsWaitForARate(t *testing.T) {
 				}
 				return queue.RateGrant{Batches: len(batches), Left: 10}, nil
 			}
-			of := Rules{Groups: rules.Groups{By: ":", Limit: rules.Limit{Concurrency: 1}}, Limit: rules.Limit{Rate: rules.Rate{N: 1, Per: time.Minute}, Burst: 1}}
-			s := p.add(Queue{Rules: of, AskGroups: g.ask, Rate: rate}, func(context.Context, *lowkiq.Batch) error {
+			of := Rules{Rules: rules.Rules{Groups: rules.Groups{By: ":", Limit: rules.Limit{Concurrency: 1}}, Limit: rules.Limit{Rate: rules.Rate{N: 1, Per: time.Minute}, Burst: 1}}}
+			s := p.add(Queue{Rules: of, Limits: p.limits(rate, g.ask)}, func(context.Context, *lowkiq.Batch) error {
 				g.mu.Lock()
 				defer g.mu.Unlock()
 				if runs++; g.held["a:"] != 1 {
@@ -404,7 +344,7 @@ func TestGroupsWaitForARate(t *testing.T) {
 			time.Sleep(wait / 2)
 			synctest.Wait()
 			g.mu.Lock()
-			if kept := g.held["a:"] == 1; kept != (wait < keepGroups) {
+			if kept := g.held["a:"] == 1; kept != (wait < maxGrantAge) {
 				t.Errorf("while it waits for %s redis knows of %v", wait, g.held)
 			}
 			g.mu.Unlock()
@@ -417,7 +357,156 @@ func TestGroupsWaitForARate(t *testing.T) {
 	}
 }
 
-// TestGroupsOfALargeBatch: no request is about more groups than a script may look at.
+// TestGroupsAreNotKeptForASlot checks that a lane that waits for a slot or a permit gives back the grants of its ids, and asks
+// for them again.
+func TestGroupsAreNotKeptForASlot(t *testing.T) {
+	t.Parallel()
+	calmly(t, 1, func(t *testing.T, p *process) {
+		g := newGroupsOfOne(t, func() bool { return false })
+		held := func() int {
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			return g.held["a:"]
+		}
+		busy := p.add(Queue{}, func(context.Context, *lowkiq.Batch) error { time.Sleep(10 * time.Second); return nil })
+		asked, ran := 0, false
+		rate := func(_ context.Context, batches []int) (queue.RateGrant, error) {
+			if asked++; asked == 1 {
+				p.give(busy, "busy") // it gets the slot of the lane that is refused
+				return queue.RateGrant{Wait: maxGrantAge / 10}, nil
+			}
+			return queue.RateGrant{Batches: len(batches), Left: 10}, nil
+		}
+		of := Rules{Rules: rules.Rules{Groups: rules.Groups{By: ":", Limit: rules.Limit{Concurrency: 1}}, Limit: rules.Limit{Rate: rules.Rate{N: 100, Per: time.Second}, Burst: 1}}}
+		s := p.add(Queue{Rules: of, Limits: p.limits(rate, g.ask)}, func(context.Context, *lowkiq.Batch) error {
+			if ran = true; held() != 1 {
+				t.Error("a call of a:, and redis knows of none")
+			}
+			return nil
+		})
+		p.give(s, "a:1")
+		time.Sleep(maxGrantAge / 2)
+		synctest.Wait()
+		if held() != 1 {
+			t.Error("the grant is gone at once, and a grant of a rate would be lost")
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if held() != 0 {
+			t.Error("redis counts an id of a: while its lane waits for a slot")
+		}
+		time.Sleep(10 * time.Second)
+		soon()
+		if !ran {
+			t.Error("it has not run after the slot was free")
+		}
+	})
+}
+
+// refusals are limits that note which lanes the rate is said to have refused before.
+type refusals struct {
+	Limits
+	all []bool
+}
+
+func (l *refusals) AwaitRate(ctx context.Context, refused bool) error {
+	l.all = append(l.all, refused)
+	return l.Limits.AwaitRate(ctx, refused)
+}
+
+// TestRefusedBatchThatLeaves checks that the batch after a refused batch goes to the end of the line, if the refused batch was
+// held meanwhile.
+func TestRefusedBatchThatLeaves(t *testing.T) {
+	t.Parallel()
+	calmly(t, 1, func(t *testing.T, p *process) {
+		var r *Runner
+		asked := 0
+		rate := func(_ context.Context, batches []int) (queue.RateGrant, error) {
+			if asked++; asked == 1 {
+				another := *r.queue.rules()
+				another.Held = rules.NewHeld([]rules.Hold{{ID: "a"}})
+				r.queue.Change(another, 0)
+				return queue.RateGrant{Wait: maxGrantAge / 10}, nil
+			}
+			return queue.RateGrant{Batches: len(batches), Left: 10}, nil
+		}
+		own := p.limits(rate, nil)
+		l := &refusals{Limits: own}
+		q := Queue{Rules: Rules{Rules: rules.Rules{Limit: rules.Limit{Rate: rules.Rate{N: 100, Per: time.Second}, Burst: 1}}}, Limits: own}
+		s := p.add(q, func(context.Context, *lowkiq.Batch) error { return nil })
+		r = p.runners[s.Shard]
+		r.queue.Limits = l
+		p.give(s, "a", "b")
+		soon()
+		if len(l.all) != 2 || l.all[1] {
+			t.Errorf("lanes wait for the rate, refused before: %v, want two that were not", l.all)
+		}
+		s.release(func(string) bool { return false })
+		another := *r.queue.rules()
+		another.Held = nil
+		r.queue.Change(another, 0)
+		p.wake(s)
+		soon()
+		s.has(t, 0, "in the end")
+	})
+}
+
+// TestGroupRefusesIDsInQuarantine checks that ids stay in quarantine while their groups refuse them, without harm to other ids
+// or Redis.
+func TestGroupRefusesIDsInQuarantine(t *testing.T) {
+	t.Parallel()
+	calmly(t, 4, func(t *testing.T, p *process) {
+		g := newGroupsOfOne(t, func() bool { return false })
+		var others, asked atomic.Int64
+		others.Store(1)
+		ask := func(r *queue.GroupRequest) ([]queue.GroupGrant, error) {
+			asked.Add(1)
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			return g.answer(r, int(others.Load()))
+		}
+		var s *shard
+		var ran []string
+		of := Rules{Rules: rules.Rules{ShardConcurrency: 4, Groups: rules.Groups{By: ":", Limit: rules.Limit{Concurrency: 1}}}}
+		s = p.add(Queue{Rules: of, Limits: p.limits(nil, ask)}, func(_ context.Context, b *lowkiq.Batch) error {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			ran = append(ran, b.Jobs[0].ID)
+			if _, suspect := s.crashes[b.Jobs[0].ID]; !suspect && b.Jobs[0].ID != "free" {
+				t.Errorf("%s runs, and its crashes are forgotten", b.Jobs[0].ID)
+			}
+			return nil
+		})
+		for _, id := range []string{"a:1", "a:2"} {
+			s.push(id, 0)
+			s.suspect(id)
+		}
+		p.give(s, "free")
+		soon()
+		s.has(t, 2, "beside two ids in quarantine of a group that is full")
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		if n := asked.Load(); n > 600 {
+			t.Errorf("asked %d times in ten minutes in which others have all", n)
+		}
+		s.mu.Lock()
+		if n := s.popped; n > 1500 {
+			t.Errorf("%d pops in ten minutes in which others have all", n)
+		}
+		s.mu.Unlock()
+		others.Store(0)
+		time.Sleep(time.Minute)
+		soon()
+		s.has(t, 0, "a minute after there was room")
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if len(ran) != 3 {
+			t.Errorf("%q ran, want each once", ran)
+		}
+	})
+}
+
+// TestGroupsOfALargeBatch checks that no request has more groups than a script accepts.
 func TestGroupsOfALargeBatch(t *testing.T) {
 	t.Parallel()
 	calmly(t, 1, func(t *testing.T, p *process) {
@@ -432,11 +521,11 @@ func TestGroupsOfALargeBatch(t *testing.T) {
 			}
 			return grants, nil
 		}
-		s := p.add(Queue{Rules: Rules{BatchSize: 1000, Groups: rules.Groups{By: ":", Limit: rules.Limit{Concurrency: 1}}}, AskGroups: ask}, func(_ context.Context, b *lowkiq.Batch) error {
+		s := p.add(Queue{Rules: Rules{Rules: rules.Rules{BatchSize: 1000, Groups: rules.Groups{By: ":", Limit: rules.Limit{Concurrency: 1}}}}, Limits: p.limits(nil, ask)}, func(_ context.Context, b *lowkiq.Batch) error {
 			runs.Add(int32(len(b.Jobs)))
 			return nil
 		})
-		p.runners[s.Shard].queue.live.rules.Load().Prefetch = 1000
+		p.runners[s.Shard].queue.live.Load().Prefetch = 1000
 		ids := make([]string, 1000)
 		for i := range ids {
 			ids[i] = fmt.Sprint(i, ":1")
@@ -449,54 +538,16 @@ func TestGroupsOfALargeBatch(t *testing.T) {
 	})
 }
 
-// TestGroupsOfARuleThatChanges: Redis learns what of a group is in calls by the rule that holds, also if that came while it was asked by
-// the one before: else others might wait for calls that have ended.
-func TestGroupsOfARuleThatChanges(t *testing.T) {
-	t.Parallel()
-	var q *Queue
-	var told []queue.GroupRequest
-	before := Rules{Groups: rules.Groups{By: ":", Limit: rules.Limit{Concurrency: 2}}}
-	q = NewQueue(Queue{Rules: before, AskGroups: func(r *queue.GroupRequest) ([]queue.GroupGrant, error) {
-		if told = append(told, *r); len(told) == 1 {
-			after := before
-			after.Groups.Limit = rules.Limit{Rate: rules.Rate{N: 1, Per: time.Second}, Burst: 1}
-			q.Change(after, 0)
-			return []queue.GroupGrant{{New: 1}}, nil
-		}
-		return make([]queue.GroupGrant, len(r.Groups)), nil
-	}})
-	a := &groupAsk{ids: []string{"a:1"}, groups: []string{"a:"}, done: make(chan struct{})}
-	q.live.groups.ask(a)
-	q.sendGroups()
-	<-a.done
-	q.TendGroups()
-	if n := len(told); n != 2 || told[1].Limit.Concurrency != 0 || len(told[1].Groups) != 1 || told[1].Groups[0].Busy != 1 {
-		t.Errorf("told %+v, want a second time, by the rule of now", told)
-	}
-}
-
-// TestGroupsMeanCall: what was granted and had no call says nothing of how long calls take, by which ids are told when to ask again.
-func TestGroupsMeanCall(t *testing.T) {
-	t.Parallel()
-	g, limit := groups{busy: map[string]int{"a:": 9}}, rules.Limit{Concurrency: 1}
-	for _, took := range []time.Duration{80 * time.Millisecond, 0, 0, 80 * time.Millisecond} {
-		g.end([]string{"a:"}, took, limit)
-	}
-	if g.took != 80*time.Millisecond {
-		t.Errorf("a mean of %s, want 80ms", g.took)
-	}
-}
-
-// TestGroupsLetOthersPass: a backlog of a group at its limit goes back together, and does not keep those that came after it waiting for a
-// request of each of its ids.
+// TestGroupsLetOthersPass checks that a backlog of a full group goes back together, and that ids behind it do not wait for a
+// request for each id of the backlog.
 func TestGroupsLetOthersPass(t *testing.T) {
 	t.Parallel()
 	calmly(t, 2, func(t *testing.T, p *process) {
 		g := newGroupsOfOne(t, func() bool { return false })
 		began := time.Now()
 		var other atomic.Int64
-		of := Rules{BatchSize: 1, ShardConcurrency: 2, Prefetch: 100, Groups: rules.Groups{By: ":", Limit: rules.Limit{Concurrency: 1}}}
-		s := p.add(Queue{Rules: of, AskGroups: g.ask}, func(_ context.Context, b *lowkiq.Batch) error {
+		of := Rules{Rules: rules.Rules{BatchSize: 1, ShardConcurrency: 2, Prefetch: 100, Groups: rules.Groups{By: ":", Limit: rules.Limit{Concurrency: 1}}}}
+		s := p.add(Queue{Rules: of, Limits: p.limits(nil, g.ask)}, func(_ context.Context, b *lowkiq.Batch) error {
 			if b.Jobs[0].ID == "other" {
 				other.Store(int64(time.Since(began)))
 			}
@@ -515,5 +566,62 @@ func TestGroupsLetOthersPass(t *testing.T) {
 			t.Errorf("began %s after it came behind 300 ids of a group at its limit, want it after a request or two for each 100 of them", d)
 		}
 		s.has(t, 0, "in the end")
+	})
+}
+
+// TestRegroupsAtGrowingIntervals checks that ids ask again when the rule groups changes, and then at growing intervals, because
+// nodes with an older configuration may put ids off by the old rule. The rule is stored only after the last time.
+func TestRegroupsAtGrowingIntervals(t *testing.T) {
+	t.Parallel()
+	const ttl = 6 * time.Second
+	calmly(t, 1, func(t *testing.T, p *process) {
+		s := p.add(Queue{}, func(context.Context, *lowkiq.Batch) error { return nil })
+		r := p.runners[s.Shard]
+		change := func(by rules.Groups) {
+			another := *r.queue.rules()
+			another.Groups = by
+			r.queue.Change(another, 0)
+		}
+		regroups := func(when string, now bool, store string) {
+			t.Helper()
+			todo, is := r.ShouldRegroup(ttl)
+			if is != now || is && todo.Store != store {
+				t.Errorf("%s: got %t, %q, want %t, %q", when, is, todo.Store, now, store)
+			}
+			if is {
+				r.MarkRegrouped(todo)
+			}
+		}
+		none, some := rules.Groups{}, rules.Groups{By: ":", Limit: rules.Limit{Concurrency: 2}}
+		regroups("after the claim", false, "")
+		change(some)
+		regroups("after a change", true, "?")
+		regroups("at once", false, "")
+		last := time.Duration(0)
+		for pause := ttl; pause <= time.Hour; pause *= 2 {
+			time.Sleep(pause - time.Millisecond)
+			regroups("too early", false, "")
+			time.Sleep(time.Millisecond)
+			store := "?"
+			if last = pause; 2*pause > time.Hour {
+				store = some.Rule()
+			}
+			regroups(fmt.Sprintf("%s after the last time", pause), true, store)
+		}
+		if 2*last < time.Hour {
+			t.Errorf("the last time is %s after the one before, and an id may wait for an hour", last)
+		}
+		time.Sleep(2 * time.Hour)
+		regroups("after no id can wait any more", false, "")
+		change(none)
+		regroups("after the next change", true, "?")
+		change(some)
+		regroups("after a change back", true, "?")
+		time.Sleep(ttl)
+		regroups("a ttl after the change back", true, "?")
+		later := New(p.Process, r.queue, s.Shard, 2, &fake{shard: s, fence: 2})
+		if todo, now := later.ShouldRegroup(ttl); !now || todo.Store != "?" {
+			t.Errorf("a new owner by another rule: got %t, %q, want that ids ask again, and that the rule is not stored yet", now, todo.Store)
+		}
 	})
 }

@@ -155,7 +155,7 @@ func (j *judge) inOrder(id string, payloads []int) bool {
 // leave notes the end of a call. broken: it answered nothing. cause: why its context has ended, if it has.
 func (j *judge) leave(b *lowkiq.Batch, jobs []lowkiq.Job, answer error, broken bool, cause error) {
 	failed, named := answer.(lowkiq.Failed) //nolint:errorlint // the test's own
-	spared := errors.Is(cause, lowkiq.ErrCancelled) || errors.As(answer, new(lowkiq.Postpone)) || errors.As(answer, new(lowkiq.Limit))
+	spared := errors.Is(cause, lowkiq.ErrCancelled) || errors.As(answer, new(lowkiq.Postpone)) || errors.As(answer, new(lowkiq.Throttle))
 	if errors.Is(cause, lowkiq.ErrTimeout) || errors.Is(cause, lowkiq.ErrStuck) {
 		spared = false // that is a failure, whatever it answers
 	}

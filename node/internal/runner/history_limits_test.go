@@ -84,7 +84,7 @@ func (p *process) sharePermits() {
 		select {
 		case <-p.stopping:
 			return
-		case <-p.queue.Wanting():
+		case <-limitsOf(p.queue).PermitWanted():
 		case <-timer.C:
 		}
 		timer.Reset(p.askPermits())
@@ -94,13 +94,13 @@ func (p *process) sharePermits() {
 // askPermits asks for permits once, and says when to ask again.
 func (p *process) askPermits() time.Duration {
 	g := p.gates
-	has := p.queue.Permits()
+	has := limitsOf(p.queue).Permits()
 	if has.Limit == 0 {
 		return time.Hour
 	}
 	if has.Busy < has.Has && p.h.IntN(2) == 0 { // it gives back what it does not use
-		p.queue.Permitted(has.Busy, has.Limit)
-		has = p.queue.Permits()
+		limitsOf(p.queue).SetPermits(has.Busy, has.Limit)
+		has = limitsOf(p.queue).Permits()
 	}
 	p.asked++
 	number, wanted, may := p.asked, has.Busy+has.Waiting, 0
@@ -118,7 +118,7 @@ func (p *process) askPermits() time.Duration {
 	if err != nil {
 		return 40 * time.Millisecond
 	}
-	p.queue.Permitted(may, has.Limit)
+	limitsOf(p.queue).SetPermits(may, has.Limit)
 	switch {
 	case may < wanted:
 		return 5 * time.Millisecond
@@ -188,7 +188,7 @@ func (p *process) tend() {
 		case <-p.stopping:
 			return
 		case <-every.C:
-			p.queue.TendGroups()
+			limitsOf(p.queue).ReportGroups()
 		}
 	}
 }
@@ -245,7 +245,7 @@ func (g *gates) group(by rules.Groups, b *lowkiq.Batch) (groups []string) {
 		switch {
 		case g.granted[group] > 0:
 			g.granted[group]--
-		case by.Concurrency == 0 || by.Rate.N > 0:
+		default:
 			g.p.h.Fault("%s begins, and its group has not let it go", b.Jobs[i].ID)
 		}
 		if by.Concurrency > 0 && g.busy[group] > g.most[group] {
@@ -253,21 +253,6 @@ func (g *gates) group(by rules.Groups, b *lowkiq.Batch) (groups []string) {
 		}
 	}
 	return groups
-}
-
-// leftovers looks at what there is at the end of a process.
-func (g *gates) leftovers() {
-	p, live := g.p, g.p.queue.live
-	live.pacer.mu.Lock()
-	if in, lanes, asks := live.pacer.in, len(live.pacer.lanes), len(live.pacer.asks); in+lanes+asks != 0 {
-		p.h.Fault("at the end %d lanes get ready by the rate, %d wait to, %d ask", in, lanes, asks)
-	}
-	live.pacer.mu.Unlock()
-	live.groups.mu.Lock()
-	defer live.groups.mu.Unlock()
-	if len(live.groups.busy)+len(live.groups.asks) != 0 {
-		p.h.Fault("at the end groups have %v ids in calls, %d lanes ask", live.groups.busy, len(live.groups.asks))
-	}
 }
 
 // told looks whether Redis knows at the end that no call runs, and which groups handlers hold back.

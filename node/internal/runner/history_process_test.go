@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/node/internal/limits"
 )
 
 // process is one instance of a node: what claims, supervises and leases are for runners.
@@ -18,8 +19,9 @@ type process struct {
 	*Process
 	h        *history
 	queue    *Queue
-	gates    *gates // of the queue's limits; nil in tests of parts
-	asked    int64  // requests for permits
+	slots    *limits.Slots // of the node
+	gates    *gates        // of the queue's limits; nil in tests of parts
+	asked    int64         // requests for permits
 	kicked   chan struct{}
 	stopping chan struct{}
 	ended    chan struct{}
@@ -37,17 +39,18 @@ func (h *history) newProcess(slots int) *process {
 	p.lease.Store(int64(100 * time.Hour))
 	work, cancel := context.WithCancelCause(context.Background())
 	p.cancel = cancel
+	p.slots = limits.NewSlots(slots)
 	p.Process = &Process{
-		Work: work, IO: context.Background(), Log: slog.New(slog.DiscardHandler), Lanes: &p.lanes, Slots: NewSlots(slots), Quarantine: &QuarantineSlot{},
+		Work: work, IO: context.Background(), Log: slog.New(slog.DiscardHandler), Lanes: &p.lanes, Quarantine: &QuarantineSlot{},
 		Now: func() time.Duration { return time.Since(h.Start) }, RedisTime: func(d time.Duration) time.Time { return h.Start.Add(d) },
-		SawRedisTime: func(time.Time) {}, MayWork: func() bool { return time.Since(h.Start) < time.Duration(p.lease.Load()) },
+		SetRedisTime: func(time.Time) {}, MayWork: func() bool { return time.Since(h.Start) < time.Duration(p.lease.Load()) },
 		Kick: func() {
 			select {
 			case p.kicked <- struct{}{}:
 			default:
 			}
 		},
-		OpFailed: func(_ string, _ lowkiq.Shard, err error) bool { return Refused(err) }, OpDone: func(string, lowkiq.Shard) {},
+		OpFailed: func(_ string, _ lowkiq.Shard, err error) bool { return IsRefusal(err) }, OpDone: func(string, lowkiq.Shard) {},
 		Fenced: func(string, func() int64) {}, MayLog: func(string, string) (int, bool) { return 0, false },
 	}
 	h.judge.process.Store(p)
@@ -57,7 +60,9 @@ func (h *history) newProcess(slots int) *process {
 // startProcess starts a process that claims all shards.
 func (h *history) startProcess(seize bool) *process {
 	p := h.newProcess(1 + h.IntN(3))
-	q := Queue{Rules: h.now(), Paused: &h.paused, Metrics: testMetrics, Concurrency: h.IntN(3), Rate: p.askRate, AskGroups: p.askGroups}
+	q := Queue{Rules: h.now(), Paused: &h.paused, Metrics: testMetrics, Concurrency: h.IntN(3)}
+	l := p.limits(p.askRate, p.askGroups)
+	q.Limits, q.Slots, q.Calls = l, l.NodeSlots(), l.CallSlots()
 	if h.scarce {
 		q.Reserve, q.ProcessWait = p.reserve, testMetrics.Wait
 	}
@@ -85,7 +90,7 @@ func (p *process) changedNow() bool {
 func (p *process) start(s *shard, seize bool) {
 	claim := s.claim(seize)
 	r := New(p.Process, p.queue, s.Shard, claim.fence, claim)
-	r.Subscribed()
+	r.MarkSubscribed()
 	p.mu.Lock()
 	p.runners[s.Shard] = r
 	p.mu.Unlock()
@@ -174,7 +179,7 @@ func (p *process) release() {
 		if r == nil {
 			continue
 		}
-		keep, now := r.ToRelease(p.Now())
+		keep, now := r.ShouldReleaseHeld(p.Now())
 		if !now {
 			continue
 		}
@@ -185,7 +190,7 @@ func (p *process) release() {
 			return nil
 		})
 		if err != nil {
-			r.NotReleased()
+			r.RetryReleaseHeld()
 		}
 	}
 }
@@ -209,7 +214,7 @@ func (p *process) hear(s *shard, published news) {
 		r := p.runners[s.Shard]
 		p.mu.Unlock()
 		if r != nil {
-			r.Parked()
+			r.WakeParked()
 		}
 	}
 }
@@ -359,7 +364,7 @@ func (p *process) work(ctx context.Context, b *lowkiq.Batch, took time.Duration)
 
 // limit is the answer of a handler that may not call whom it calls.
 func (p *process) limit(id string) error {
-	h, l := p.h, lowkiq.Limit{For: time.Millisecond + p.h.Below(50*time.Millisecond)}
+	h, l := p.h, lowkiq.Throttle{For: time.Millisecond + p.h.Below(50*time.Millisecond)}
 	if h.calm.Load() {
 		h.mu.Lock()
 		defer h.mu.Unlock()
@@ -380,19 +385,13 @@ func resultOf(payloads []lowkiq.Payload) (result []byte) {
 
 // leftovers looks at what a process has at its end.
 func (p *process) leftovers() {
-	if use := p.Slots.Use(); use.Busy != 0 {
+	if use := p.slots.Use(); use.Busy != 0 {
 		p.h.Fault("%d slots are taken at the end", use.Busy)
 	}
 	if p.Quarantine.taken || len(p.Quarantine.waiting) > 0 {
 		p.h.Fault("the quarantine slot: taken %v, %d wait", p.Quarantine.taken, len(p.Quarantine.waiting))
 	}
-	p.queue.live.mu.Lock()
-	defer p.queue.live.mu.Unlock()
-	if bound := p.queue.live.bound; bound != nil && bound.Use().Busy != 0 {
-		p.h.Fault("%d calls of the queue are taken at the end", bound.Use().Busy)
-	}
-	p.gates.leftovers()
-	if p.queue.share != (share{}) || p.queue.all != (share{}) {
-		p.h.Fault("the queue's shares: %+v, %+v", p.queue.share, p.queue.all)
+	if left := limitsOf(p.queue).Leftovers(); left != "" {
+		p.h.Fault("lanes have left, at the end, %s", left)
 	}
 }

@@ -10,9 +10,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/historytest"
-	"github.com/lowkiq/lowkiq/internal/journal"
-	"github.com/lowkiq/lowkiq/internal/tier"
+	"github.com/lowkiq/lowkiq/internal/store/journal"
+	"github.com/lowkiq/lowkiq/internal/testing/historytest"
+	"github.com/lowkiq/lowkiq/internal/testing/tier"
 	"github.com/lowkiq/lowkiq/metrics"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/rules"
@@ -33,88 +33,85 @@ func TestHistories(t *testing.T) {
 		h := newHistory(run)
 		h.called = true
 		if run.Seed%2 == 0 {
-			h.rules.Journal.Runs = journal.All
+			h.rules.ShardJournal.Runs = journal.All
 		}
 		h.run()
 	})
 }
 
-// TestMutations: in each of these copies of the package some history fails.
+// TestMutations breaks the code in one place at a time. Some history must fail with each of these mutations.
 func TestMutations(t *testing.T) {
 	tier.Usual(t)
 	historytest.Mutations(t, [][4]string{
-		{"the lease is not looked at before a call", "watchdog.go", "if !c.process.MayWork() {", "if false {"},
-		{"what failed is acknowledged", "complete.go", "r.done(batch.Flight, all.Done, end)", "r.done(batch.Flight, batch.Jobs, end)"},
-		{"what was stopped is acknowledged", "complete.go", "		if err == nil {\n			done", "		if err != lowkiq.ErrTimeout {\n			done"},
+		{"no check of the lease before a call", "watchdog.go", "if !c.process.MayWork() {", "if false {"},
+		{"failed jobs are acknowledged", "complete.go", "r.queueAcks(batch.Flight, all.Done, result)", "r.queueAcks(batch.Flight, batch.Jobs, result)"},
+		{"stopped jobs are acknowledged", "complete.go", "		if err == nil {\n			done", "		if err != lowkiq.ErrTimeout {\n			done"},
 		{"acks are sent twice", "acks.go", "	a.waiting = nil\n	if taken != nil", "	if taken != nil"},
 		{"acks without an answer are forgotten", "complete.go", "		r.acks.putBack(acks)\n", ""},
-		{"an ack of the rest overtakes an answer", "complete.go", "rest && !named", "rest && (named || !named)"},
-		{"lines of the journal are left out", "acks.go", "	a.waiting[last].Runs.Join(runs)\n", ""},
-		{"acks that did not come one after the other are taken for a row", "acks.go", "	return place >= 0 && place == a.next\n", "	return true\n"},
-		{"an answer is left out", "acks.go", "append(a.waiting[last].Answers, answers...)", "answers"},
+		{"an ack of the rest of a flight overtakes an answer", "complete.go", "rest && !named", "rest && (named || !named)"},
+		{"lines of the journal are lost", "acks.go", "	a.waiting[last].Runs.Join(runs)\n", ""},
+		{"acks of jobs that do not follow each other are joined", "acks.go", "	return place >= 0 && place == a.next\n", "	return true\n"},
+		{"an answer is lost", "acks.go", "append(a.waiting[last].Answers, answers...)", "answers"},
 		{"a release overtakes acks", "acks.go", "		<-flushing\n", ""},
-		{"a batch is not put back", "flights.go", "	f.waiting = append([]flight{{batch.Flight, t.popped, t.place, batch.Jobs}}, f.waiting...)\n", ""},
-		{"a pause gives nothing back", "runner.go", "	sent := r.send(", "	nacks = nil\n	sent := r.send("},
+		{"a batch is not put back", "flights.go", "	f.waiting = append([]flight{{batch.Flight, l.popped, l.place, batch.Jobs}}, f.waiting...)\n", ""},
+		{"a pause returns no jobs", "runner.go", "	sent := r.sendUntilDone(", "	nacks = nil\n	sent := r.sendUntilDone("},
 		{"a resume while jobs are returned is forgotten", "runner.go", "				continue // the", "				break // the"},
-		{"what was given back is not popped again", "runner.go", "		r.state.change(woken) // a pop", "		// a pop"},
-		{"a lane that ends while jobs are given back is not missed", "runner.go", "		if r.state.spare() { // a lane", "		if false { // a lane"},
+		{"returned jobs are not popped again", "runner.go", "		r.state.change(woken) // an open pop", "		// an open pop"},
+		{"no lane replaces a lane that ends while jobs are returned", "runner.go", "		if r.state.mayStartLane() { // a lane", "		if false { // a lane"},
 		{"a batch is taken twice", "flights.go", "	first.jobs, first.place = first.jobs[n:], first.place+n\n", "	if first.jobs, first.place = first.jobs[n:], first.place+n; n%3 == 2 {\n		first.jobs = part.jobs\n	}\n"},
-		{"the shard is released beside its handlers", "state.go", "	if len(s.turns) == 0 {\n		s.change(lanesEnd)", "	if true {\n		s.change(lanesEnd)"},
-		{"a paused shard is still while a call is about to begin", "state.go", "return len(t.ids) > 0 && t.began.Load() == 0", "return false"},
+		{"the shard is released while handlers run", "state.go", "	if len(s.lanes) == 0 {\n		s.change(lanesEnd)", "	if true {\n		s.change(lanesEnd)"},
+		{"a paused shard is still while a call is about to begin", "state.go", "return len(l.ids) > 0 && l.began.Load() == 0", "return false"},
 		{"a paused shard is still while a pop is on its way", "state.go", "s.phase != popping && s.phase != repopping && len(s.flights.waiting) == 0", "len(s.flights.waiting) == 0"},
 		{"a wake-up during a pop is forgotten", "state.go", "return repopping, false", "return p, false"},
-		{"a flight's end is no reason to look", "state.go", "return resting, p == waitsForFlights", "return resting, false"},
-		{"what a pop has left is not looked for", "state.go", "	s.due = s.due || s.more || again || p.Quarantine != queue.NotQuarantined\n", ""},
-		{"a wake-up is no reason to pop", "state.go", "	s.due = s.due || look || e == quarantineEnds\n", "	s.due = s.due || e == quarantineEnds\n"},
+		{"the end of a flight starts no lane", "state.go", "return resting, p == waitsForFlights", "return resting, false"},
+		{"no pop for jobs that the last pop has left", "state.go", "	s.due = s.due || s.more || again || p.Quarantine != queue.NotQuarantined\n", ""},
+		{"a wake-up causes no pop", "state.go", "	s.due = s.due || look || e == quarantineEnds\n", "	s.due = s.due || e == quarantineEnds\n"},
 		{"a quarantine never ends", "state.go", "		s.change(quarantineEnds)\n", ""},
-		{"the quarantine slot is kept", "state.go", "		s.quarantine.give() // also", "		// also"},
-		{"who waits for the quarantine slot is not woken", "quarantine.go", "		go other.wake()", "		_ = other"},
-		{"an id that was held while its batch waited runs", "runner.go", "		if r.holds(batch) { // since", "		if false { // since"},
-		{"held ids of which a release does not know are kept", "held.go", "was == nil || was.held != held || ", "was == nil && "},
-		{"a hold takes its neighbours out", "flights.go", "keep(i)\n", "from = i + 1\n"},
-		{"a handler slot is kept", "lane.go", "		t.slots.give(&t.queue.share)\n", ""},
-		{"an id that was held while the rate was asked runs", "runner.go", "if r.holds(batch) || len(r.late(batch)) > 0 {", "if len(r.late(batch)) > 0 {"},
-		{"what has expired while the rate was asked runs", "runner.go", "if r.holds(batch) || len(r.late(batch)) > 0 {", "if r.holds(batch) {"},
-		{"what has changed while groups were asked counts for nothing", "runner.go", "		case asked:\n", "		case asked && t.groups == nil:\n"},
-		{"a batch that was not let go runs later by the same answer", "runner.go", "		t.refused = true\n		t.give()\n		return false\n", "		r.expire(batch, t)\n"},
-		{"held ids are not looked for after a claim", "runner.go", "	if !claim.HasHeld() {\n", "	if true {\n"},
-		{"a release of held ids that failed is not repeated", "held.go", "func (r *Runner) NotReleased() { r.looked.Store(nil) }", "func (r *Runner) NotReleased() {}"},
-		{"a hold that does not come after a cancel is for ever", "complete.go", "			r.lookAt.Store(int64(r.process.Now()))\n", ""},
-		{"what has expired runs", "expire.go", "if says && !at.After(now) {", "if says && !at.Add(time.Millisecond).After(now) {"},
-		{"the rule wins over the header", "expire.go", "if !says && r.Expire.After > 0 {", "if r.Expire.After > 0 {"},
-		{"other payloads of the job expire, too", "expire.go", "		b.Places = e.places\n", ""},
-		{"what has expired is buried, not dropped", "expire.go", "		b.Policy = queue.Drop\n", ""},
-		{"to expire costs a retry", "expire.go", "RetryCount: job.RetryCount, Expired", "RetryCount: job.RetryCount + 1, Expired"},
-		{"what is left beside what has expired is taken for a row", "complete.go", "batch.Jobs, t.place = left, noPlace", "batch.Jobs = left"},
-		{"what a group refuses costs a retry", "groups.go", "Kind: queue.Postpone, RetryCount: job.RetryCount, Delay: l.wait", "Kind: queue.Retry, RetryCount: job.RetryCount + 1, Delay: l.wait"},
-		{"what a group refuses runs", "groups.go", "		if wait > 0 {\n", "		if wait > 5*time.Millisecond {\n"},
-		{"what a group was not asked for runs", "groups.go", "			failed = a.err\n			continue\n", "			failed = nil\n"},
-		{"a lost answer about groups is forgotten", "groups.go", "			g.tell(r.Groups[i].Group, r.Groups[i].Stop)\n", ""},
-		{"lanes that asked while a request failed wait for ever", "groups.go", "		asks, g.asks = append(asks, g.asks...), nil\n", ""},
-		{"ids of groups never leave them", "runner.go", "		r.attend(batch, t)\n		t.unpace()\n		r.leaveGroups(t)\n", "		r.attend(batch, t)\n		t.unpace()\n		t.groups = nil\n"},
-		{"an id leaves its group before its call has ended", "runner.go", "		r.attend(batch, t)\n", "		if r.attend(batch, t); t.groups != nil && len(t.groups) > 1 {\n			r.queue.live.groups.end(t.groups[:1], 0, r.queue.rules().Groups.Limit)\n		}\n"},
-		{"what a handler says of a group is not told", "stopgroups.go", "		if r.queue.live.groups.stop(group, d) {\n", "		if d < 0 && r.queue.live.groups.stop(group, d) {\n"},
-		{"what may begin of a backlog is forgotten", "groups.go", "append(free, a.groups[i]), append(left, part)\n", "append(free, a.groups[i]), left\n"},
-		{"what may begin of a backlog keeps its permit", "groups.go", "		if g.end(free, 0, by.Limit) {\n", "		if g.end(nil, 0, by.Limit) {\n"},
-		{"a backlog that could not be asked for is forgotten", "groups.go", "		return nil, parts\n", "		return nil, nil\n"},
-		{"what goes back of a backlog stays open", "groups.go", "			s.close(nacks[i].Flight, 1)\n", "			_ = i\n"},
-		{"a permit that is handed over is free, too", "groups.go", "		if g.handOver(group) {\n			continue\n		}\n", "		g.handOver(group)\n"},
-		{"who waits for a permit in vain has it", "handover.go", "	if !g.leave(w) {\n		return false\n	}\n", "	g.leave(w)\n"},
-		{"who has a permit and no slot keeps it", "handover.go", "		r.leaveGroups(t)\n		return false\n", "		t.groups = nil\n		return false\n"},
-		{"two requests about groups are on their way", "groups.go", "	g.asking = true\n	return first\n", "	g.asking = true\n	return first || len(g.asks) > 0\n"},
-		{"what the rate does not let go runs", "limit.go", "a.may, a.wait = i < grant.Batches,", "a.may, a.wait = err == nil && i <= grant.Batches,"},
-		{"what the rate was not asked for runs", "limit.go", "a.may, a.wait = i < grant.Batches,", "a.may, a.wait = err != nil || i < grant.Batches,"},
-		{"who gets ready by the rate keeps others from it", "limit.go", "		t.paced = false\n		t.queue.live.pacer.end()\n", "		t.paced = false\n"},
-		{"the first who waits for the rate is forgotten", "limit.go", "	if wait <= 0 || len(p.lanes) == 0 {\n", "	if true {\n"},
-		{"a node says that it has fewer permits than it keeps to", "limit.go", "p.Has = max(q.live.permits, p.Busy)", "p.Has = p.Busy"},
-		{"calls follow those that began without the limit", "queue.go", "q.live.permits = 0 //", "q.live.permits = 9 //"},
-		{"a permit is kept", "lane.go", "		t.call.give(&t.queue.all)\n", ""},
-		{"ids beside one that is cancelled have failed", "cancel.go", "all[id] = lowkiq.Postpone{Reason: \"another id of its batch was cancelled\"}", "all[id] = err"},
-		{"all of a batch is cancelled", "cancel.go", "case named:", "case named || len(by) > 0:"},
-		{"a cancelled run is done", "complete.go", "answer = cancelled(batch.Jobs, answer, by, byHand)", "answer = lowkiq.Failed{}"},
-		{"a cancelled run has failed", "complete.go", "if by := t.ends.take(); len(by) > 0 {", "if by := t.ends.take(); false && len(by) > 0 {"},
+		{"the quarantine slot is kept", "state.go", "		s.quarantine.releaseSlot() // a paused", "		// also"},
+		{"runners that wait for the quarantine slot are not woken", "quarantine.go", "		go other.wake()", "		_ = other"},
+		{"an id runs that was held while its batch waited", "runner.go", "		if r.hasHeldJob(batch) { // the hold", "		if false { // the hold"},
+		{"held ids stay that a release has not seen", "holds.go", "was == nil || was.held != held || ", "was == nil && "},
+		{"a hold removes its neighbours, too", "flights.go", "keep(i)\n", "from = i + 1\n"},
+		{"a handler slot is kept", "lane.go", "		l.queue.Slots.Release()\n", ""},
+		{"an id runs that was held during the request for the rate", "runner.go", "if r.hasHeldJob(batch) || len(r.expiredJobs(batch)) > 0 {", "if len(r.expiredJobs(batch)) > 0 {"},
+		{"a payload runs that has expired during the request for the rate", "runner.go", "if r.hasHeldJob(batch) || len(r.expiredJobs(batch)) > 0 {", "if r.hasHeldJob(batch) {"},
+		{"changes during the request for groups are ignored", "runner.go", "		case asked:\n", "		case asked && l.groups == nil:\n"},
+		{"a batch that did not use its grant of the rate uses it later", "runner.go", "		l.refused = true\n		l.release()\n		return false\n", "		r.dropExpired(batch, l)\n"},
+		{"held ids are not released after a claim", "runner.go", "	if !claim.HasHeld() {\n", "	if true {\n"},
+		{"a release of held ids that failed is not repeated", "holds.go", "func (r *Runner) RetryReleaseHeld() { r.releasedUnder.Store(nil) }", "func (r *Runner) RetryReleaseHeld() {}"},
+		{"an id stays held if no hold follows its cancel", "complete.go", "			r.releaseAgain.Store(int64(r.process.Now()))\n", ""},
+		{"expired payloads run", "../../../internal/verdict/expire.go", "if says && !at.After(now) {", "if says && !at.Add(time.Millisecond).After(now) {"},
+		{"the rule expire has priority over the header", "../../../internal/verdict/expire.go", "if !says && r.Expire.After > 0 {", "if r.Expire.After > 0 {"},
+		{"other payloads of the job expire, too", "../../../internal/verdict/expire.go", "		b.Places = e.places\n", ""},
+		{"expired payloads are buried, not dropped", "../../../internal/verdict/expire.go", "		b.Policy = queue.Drop\n", ""},
+		{"an expiry counts as a retry", "../../../internal/verdict/expire.go", "RetryCount: job.RetryCount, Expired", "RetryCount: job.RetryCount + 1, Expired"},
+		{"jobs left after an expiry count as jobs that follow each other", "complete.go", "batch.Jobs, l.place = left, noPlace", "batch.Jobs = left"},
+		{"a refusal by a group counts as a retry", "../../../internal/verdict/group.go", "Kind: queue.Postpone, RetryCount: job.RetryCount, Delay: l.Wait", "Kind: queue.Retry, RetryCount: job.RetryCount + 1, Delay: l.Wait"},
+		{"ids run that their group refuses", "../../../internal/verdict/admit.go", "		may := answer.Wait == 0\n", "		may := answer.Wait <= 5*time.Millisecond\n"},
+		{"ids run without an answer about their group", "../limits/groups.go", "			err = a.err\n			continue\n", "			err = nil\n"},
+		{"a lost answer about groups is forgotten", "../limits/groups.go", "			g.reportGroup(r.Groups[i].Group, r.Groups[i].Stop)\n", ""},
+		{"lanes that asked while a request failed wait without end", "../limits/groups.go", "		asks, g.asks = append(asks, g.asks...), nil\n", ""},
+		{"ids of groups never leave them", "runner.go", "		r.handleBatch(batch, l)\n		l.leaveRate()\n		r.leaveGroups(l)\n", "		r.handleBatch(batch, l)\n		l.leaveRate()\n		l.groups = nil\n"},
+		{"an id leaves its group before its call has ended", "runner.go", "		r.handleBatch(batch, l)\n", "		if r.handleBatch(batch, l); l.groups != nil && len(l.groups) > 1 {\n			r.queue.Limits.EndCalls(l.groups[:1], 0)\n		}\n"},
+		{"groups that a handler holds back are not stopped", "groups.go", "		r.queue.Limits.StopGroup(group, d)\n", "		_, _ = group, d\n"},
+		{"jobs of a backlog that may begin are lost", "groups.go", "			left = append(left, part)\n", ""},
+		{"jobs of a backlog that may begin keep their permits", "../limits/groups.go", "		q.EndCalls(open, 0)\n", ""},
+		{"a backlog is lost if the request about it fails", "groups.go", "		return nil, parts\n", "		return nil, nil\n"},
+		{"returned jobs of a backlog stay open", "groups.go", "			s.closeJobs(nacks[i].Flight, 1)\n", "			_ = i\n"},
+		{"two requests about groups run at once", "../limits/groups.go", "	g.asking = true\n	return first\n", "	g.asking = true\n	return first || len(g.asks) > 0\n"},
+		{"batches run that the rate refuses", "../limits/rate.go", "a.may, a.wait = i < grant.Batches,", "a.may, a.wait = err == nil && i <= grant.Batches,"},
+		{"batches run without an answer about the rate", "../limits/rate.go", "a.may, a.wait = i < grant.Batches,", "a.may, a.wait = err != nil || i < grant.Batches,"},
+		{"a lane that prepares a call at a rate blocks the others", "groups.go", "		l.queue.Limits.LeaveRate()\n", ""},
+		{"the first lane that waits for the rate is forgotten", "../limits/rate.go", "	if wait <= 0 || len(p.lanes) == 0 {\n", "	if true {\n"},
+		{"a node reports fewer permits than it uses", "../limits/limits.go", "p.Has = max(q.permits, p.Busy)", "p.Has = p.Busy"},
+		{"new calls begin beside calls from before the limit", "../limits/limits.go", "q.permits = 0 //", "q.permits = 9 //"},
+		{"a permit is kept", "lane.go", "		l.call.Release()\n", ""},
+		{"ids beside a cancelled id have failed", "../../../internal/verdict/cancel.go", "all[id] = lowkiq.Postpone{Reason: \"another id of its batch was cancelled\"}", "all[id] = err"},
+		{"the whole batch is cancelled", "../../../internal/verdict/cancel.go", "case named:", "case named || len(by) > 0:"},
+		{"a cancelled run is done", "complete.go", "answer = verdict.Cancelled(batch.Jobs, answer, by, byHand)", "answer = lowkiq.Failed{}"},
+		{"a cancelled run has failed", "complete.go", "if by := l.canceller.reasons(); len(by) > 0 {", "if by := l.canceller.reasons(); false && len(by) > 0 {"},
 		{"a note does not count", "notes.go", "	case silent < w.after:\n", "	case false:\n"},
-		{"a call that is stuck goes on", "notes.go", "		w.cancel(lowkiq.ErrStuck)\n", ""},
+		{"a stuck call goes on", "notes.go", "		w.cancel(lowkiq.ErrStuck)\n", ""},
 	})
 }
 
@@ -217,9 +214,9 @@ func newHistory(run *historytest.History) *history {
 		})
 	}
 	h.rules = Rules{
-		BatchSize: 1 + h.IntN(3), ShardConcurrency: 1 + h.IntN(4), Prefetch: 10, MaxRetryCount: 3 + h.IntN(20), Exhausted: queue.Skip,
-		RetryIn:     func(int) time.Duration { return h.Below(100 * time.Millisecond) },
-		FormatError: error.Error, InTurn: h.IntN(2) == 0,
+		Rules:       rules.Rules{BatchSize: 1 + h.IntN(3), ShardConcurrency: 1 + h.IntN(4), Prefetch: 10, MaxRetryCount: 3 + h.IntN(20), Exhausted: queue.Skip, Scheduler: []rules.Scheduler{rules.Seq, rules.Lag}[h.IntN(2)]},
+		RetryFunc:   func(int) time.Duration { return h.Below(100 * time.Millisecond) },
+		FormatError: error.Error,
 	}
 	if h.IntN(4) == 0 {
 		h.rules.HandlerTimeout = 30 * time.Millisecond
@@ -440,7 +437,7 @@ func (h *history) hold(p *process, holds []rules.Hold) {
 	h.mu.Unlock()
 	p.gates.change(now, h.IntN(3))
 	for _, r := range p.all() {
-		r.Changed()
+		r.ApplyRules()
 	}
 	if h.IntN(2) == 0 { // else with the next tick: there may be other holds by then
 		p.release()
@@ -461,7 +458,7 @@ func (h *history) change(p *process) {
 		now.BatchSize, now.ShardConcurrency, concurrency, now.Limit, now.Groups, now.Expire, now.StuckAfter)
 	p.gates.change(now, concurrency)
 	for _, r := range p.all() {
-		r.Changed()
+		r.ApplyRules()
 	}
 }
 
@@ -474,7 +471,7 @@ func (h *history) pause(p *process, d time.Duration) {
 	}
 	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(min(time.Until(end), time.Millisecond+h.Below(10*time.Millisecond))) {
 		for _, r := range p.all() {
-			if r.Still() {
+			if r.IsStill() {
 				h.judge.still(r)
 			}
 		}

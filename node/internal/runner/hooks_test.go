@@ -1,17 +1,22 @@
 package runner
 
 import (
+	"bytes"
 	"context"
+	"log/slog"
+	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/verdict"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
-// TestHooksHoldNothing: while a hook is called, its lane has neither a slot, nor a process, nor what a group lets begin; and what is left of
+// TestHooksHoldNothing checks that a lane holds no slot, no process and no grants of groups while it calls a hook. The rest of
 // its batch runs afterwards.
 func TestHooksHoldNothing(t *testing.T) {
 	t.Parallel()
@@ -24,7 +29,7 @@ func TestHooksHoldNothing(t *testing.T) {
 				hook := func(ctx context.Context, _ *lowkiq.Event) error {
 					hooks++
 					time.Sleep(time.Second)
-					if busy := p.Slots.Use().Busy; busy != 0 {
+					if busy := p.slots.Use().Busy; busy != 0 {
 						t.Errorf("%d slots are taken while a hook is called", busy)
 					}
 					g.mu.Lock()
@@ -42,8 +47,8 @@ func TestHooksHoldNothing(t *testing.T) {
 				}
 				var ran []string
 				s := p.add(Queue{
-					Rules:     Rules{BatchSize: 3, Exhausted: queue.Bury, Groups: rules.Groups{By: ":", Limit: rules.Limit{Concurrency: 3}}, OnBuried: hook},
-					AskGroups: g.ask, Reserve: reserve, ProcessWait: testMetrics.Wait,
+					Rules:  Rules{Rules: rules.Rules{BatchSize: 3, Exhausted: queue.Bury, Groups: rules.Groups{By: ":", Limit: rules.Limit{Concurrency: 3}}}, OnBuried: hook},
+					Limits: p.limits(nil, g.ask), Reserve: reserve, ProcessWait: testMetrics.Wait,
 				}, func(_ context.Context, b *lowkiq.Batch) error {
 					answer := lowkiq.Failed{}
 					for _, job := range b.Jobs {
@@ -75,7 +80,8 @@ func TestHooksHoldNothing(t *testing.T) {
 	}
 }
 
-// TestRecoveredWaitsForAProcess: whoever takes a shard over is busy, and a hook that needs a process waits for one for longer than it may take.
+// TestRecoveredWaitsForAProcess checks that a hook that needs a process gets one after a takeover, even if all processes are
+// busy for longer than a hook may take.
 func TestRecoveredWaitsForAProcess(t *testing.T) {
 	t.Parallel()
 	calmly(t, 1, func(t *testing.T, p *process) {
@@ -91,9 +97,9 @@ func TestRecoveredWaitsForAProcess(t *testing.T) {
 			t.Fatal(err)
 		}
 		p.Lanes.Go(func() {
-			p.runners[s.Shard].Recovered(&lowkiq.Event{Kind: lowkiq.Recovered, Shard: s.Shard, Recovered: 3})
+			p.runners[s.Shard].CallRecoveredHook(&lowkiq.Event{Kind: lowkiq.Recovered, Shard: s.Shard, Recovered: 3})
 		})
-		time.Sleep(6 * hookPatience)
+		time.Sleep(6 * hookTimeout)
 		if called {
 			t.Error("it was called while no process was free")
 		}
@@ -111,4 +117,39 @@ func TestRecoveredWaitsForAProcess(t *testing.T) {
 		}
 		leave()
 	})
+}
+
+// TestHookThatEndsItsGoroutine checks that a lane goes on after a hook that calls runtime.Goexit.
+func TestHookThatEndsItsGoroutine(t *testing.T) {
+	t.Parallel()
+	calmly(t, 1, func(t *testing.T, p *process) {
+		good := false
+		s := p.add(Queue{Rules: Rules{OnBuried: func(context.Context, *lowkiq.Event) error { runtime.Goexit(); return nil }}}, func(_ context.Context, b *lowkiq.Batch) error {
+			if b.Jobs[0].ID == "bad" {
+				return lowkiq.Bury{Reason: "boom"}
+			}
+			good = true
+			return nil
+		})
+		p.give(s, "bad", "good")
+		soon()
+		if !good {
+			t.Error("the shard does not go on")
+		}
+	})
+}
+
+// TestBurialsThatAreLogged checks that a line of the log names the first of the jobs that it counts.
+func TestBurialsThatAreLogged(t *testing.T) {
+	t.Parallel()
+	var text bytes.Buffer
+	p := &Process{Log: slog.New(slog.NewTextHandler(&text, nil)), MayLog: func(string, string) (int, bool) { return 0, true }}
+	p.logFailure(&lowkiq.Batch{}, nil, verdict.Outcome{Burials: []queue.Burial{
+		{ID: "late", Policy: queue.Bury, Expired: 1}, {ID: "person", Policy: queue.Bury, Cancelled: true}, {ID: "waits", Policy: queue.Block}, {ID: "dead", Policy: queue.Skip},
+	}})
+	got := text.String()
+	if strings.Count(got, "\n") != 2 || !strings.Contains(got, `msg="jobs buried" shard=/0 flight=0 jobs=1 of=0 id=dead`) ||
+		!strings.Contains(got, `msg="jobs blocked" shard=/0 flight=0 jobs=1 of=0 id=waits`) {
+		t.Errorf("got %s, want that dead is buried and waits is blocked", got)
+	}
 }

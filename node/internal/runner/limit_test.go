@@ -12,52 +12,53 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/node/internal/limits"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
-// TestPermits: lanes begin as many calls as are granted, while the node asks, too; and none by the answer to a request about a
-// limit that holds no more; it is told when calls have ended that are too many; without the limit nothing keeps them.
+// TestPermits checks that lanes begin as many calls as were granted while the node asks for more, and none by the answer to a
+// request about an old limit. The node reports when calls above the permits have ended. Without a limit no call waits.
 func TestPermits(t *testing.T) {
 	t.Parallel()
 	calmly(t, 10, func(t *testing.T, p *process) {
 		var runs atomic.Int64
 		end := make(chan struct{})
-		limited := Rules{ShardConcurrency: 5, Limit: rules.Limit{Concurrency: 3}}
+		limited := Rules{Rules: rules.Rules{ShardConcurrency: 5, Limit: rules.Limit{Concurrency: 3}}}
 		s := p.add(Queue{Rules: limited}, func(context.Context, *lowkiq.Batch) error { runs.Add(1); <-end; return nil })
 		q := p.runners[s.Shard].queue
 		p.give(s, "a", "b", "c", "d", "e")
 		want := func(has, busy, waiting, limit int, when string) {
 			t.Helper()
 			soon()
-			if got, want := q.Permits(), (Permits{Has: has, Busy: busy, Waiting: waiting, Limit: limit}); got != want {
+			if got, want := limitsOf(q).Permits(), (limits.Permits{Has: has, Busy: busy, Waiting: waiting, Limit: limit}); got != want {
 				t.Errorf("%s: %+v, want %+v", when, got, want)
 			}
 		}
 		ended := func() bool {
 			soon()
 			select {
-			case <-q.Ended():
+			case <-limitsOf(q).CallsEnded():
 				return true
 			default:
 				return false
 			}
 		}
 		select {
-		case <-q.Wanting():
+		case <-limitsOf(q).PermitWanted():
 			t.Error("somebody wants a permit before there is a lane")
 		default:
 		}
 		want(0, 0, 5, 3, "before anything is granted")
-		<-q.Wanting()
-		q.Permitted(2, 3)
+		<-limitsOf(q).PermitWanted()
+		limitsOf(q).SetPermits(2, 3)
 		want(2, 2, 3, 3, "two are granted")
 		end <- struct{}{} // its lane's permit is passed on
 		want(2, 2, 2, 3, "one has ended")
 		if ended() {
 			t.Error("told that calls have ended, and there were not too many")
 		}
-		q.Permitted(1, 3) // fewer than run: none begins until fewer do
+		limitsOf(q).SetPermits(1, 3) // fewer than run: none begins until fewer do
 		want(2, 2, 2, 3, "one of the two is too many")
 		end <- struct{}{}
 		want(1, 1, 2, 3, "two have ended")
@@ -69,8 +70,8 @@ func TestPermits(t *testing.T) {
 		changed := *q.rules()
 		changed.Limit.Concurrency = 5
 		q.Change(changed, 0)
-		<-q.Wanting()
-		q.Permitted(3, 3) // the answer to what was asked before
+		<-limitsOf(q).PermitWanted()
+		limitsOf(q).SetPermits(3, 3) // the answer to what was asked before
 		want(1, 1, 1, 5, "after a change")
 		changed.Limit = rules.Limit{}
 		q.Change(changed, 0)
@@ -82,21 +83,21 @@ func TestPermits(t *testing.T) {
 	})
 }
 
-// TestPermitsAtFirst: where a limit is new, no call follows one that began without it before the node has an answer: Redis knows
-// of none of them.
+// TestPermitsAtFirst checks that under a new limit no call begins beside calls from before it until Redis has answered, because
+// Redis does not know about those calls.
 func TestPermitsAtFirst(t *testing.T) {
 	t.Parallel()
 	calmly(t, 10, func(t *testing.T, p *process) {
 		var runs atomic.Int64
 		end := make(chan struct{})
-		s := p.add(Queue{Rules: Rules{ShardConcurrency: 2}, Concurrency: 2}, func(context.Context, *lowkiq.Batch) error { runs.Add(1); <-end; return nil })
+		s := p.add(Queue{Rules: Rules{Rules: rules.Rules{ShardConcurrency: 2}}, Concurrency: 2}, func(context.Context, *lowkiq.Batch) error { runs.Add(1); <-end; return nil })
 		q := p.runners[s.Shard].queue
 		p.give(s, "a", "b", "c", "d")
 		soon()
 		limited := *q.rules()
 		limited.Limit.Concurrency = 3
 		q.Change(limited, 2)
-		if has := q.Permits(); has.Has != 2 {
+		if has := limitsOf(q).Permits(); has.Has != 2 {
 			t.Errorf("has %d, want the two that run", has.Has)
 		}
 		end <- struct{}{} // and the request is lost
@@ -105,20 +106,20 @@ func TestPermitsAtFirst(t *testing.T) {
 		if runs.Load() != 2 {
 			t.Errorf("%d have begun, want 2: nothing was permitted", runs.Load())
 		}
-		q.Permitted(1, 3)
+		limitsOf(q).SetPermits(1, 3)
 		close(end)
 		soon()
 		s.has(t, 0, "with one permit")
 	})
 }
 
-// TestAskedForLong: what is held, or expires, while Redis is asked whether a batch may begin does not run; the others of the batch do,
-// by another answer.
+// TestAskedForLong checks that a job does not run if it is held or expires while Redis is asked whether its batch may begin.
+// The other jobs of the batch run after another question.
 func TestAskedForLong(t *testing.T) {
 	t.Parallel()
 	for _, of := range []Rules{
-		{Limit: rules.Limit{Rate: rules.Rate{N: 1000, Per: time.Second}, Burst: 1000}},
-		{Groups: rules.Groups{By: ":"}},
+		{Rules: rules.Rules{Limit: rules.Limit{Rate: rules.Rate{N: 1000, Per: time.Second}, Burst: 1000}}},
+		{Rules: rules.Rules{Groups: rules.Groups{By: ":"}}},
 	} {
 		for what, change := range map[string]func(*Rules){
 			"held":    func(r *Rules) { r.Held = rules.NewHeld([]rules.Hold{{ID: "a:1"}}) },
@@ -139,10 +140,10 @@ func TestAskedForLong(t *testing.T) {
 				}
 				groups := newGroupsOfOne(t, func() bool { return false })
 				of.BatchSize = 2
-				s := p.add(Queue{Rules: of, Rate: rate, AskGroups: func(r *queue.GroupRequest) ([]queue.GroupGrant, error) {
+				s := p.add(Queue{Rules: of, Limits: p.limits(rate, func(r *queue.GroupRequest) ([]queue.GroupGrant, error) {
 					long()
 					return groups.ask(r)
-				}}, func(_ context.Context, b *lowkiq.Batch) error {
+				})}, func(_ context.Context, b *lowkiq.Batch) error {
 					for _, job := range b.Jobs {
 						let[job.ID]++
 					}
@@ -234,7 +235,8 @@ func (o *oneRate) take(batches []int) (grant queue.RateGrant) {
 	return grant
 }
 
-// TestPaced: no call begins before the rate allows it, one request is on its way at a time, and who waits holds nothing.
+// TestPaced checks that no call begins before the rate allows it, that one request is under way at a time, and that waiting
+// lanes hold nothing.
 func TestPaced(t *testing.T) {
 	t.Parallel()
 	calmly(t, 1, func(t *testing.T, p *process) {
@@ -242,8 +244,8 @@ func TestPaced(t *testing.T) {
 		var at []time.Duration // guarded by mu
 		began := time.Now()
 		rate := &oneRate{t: t, step: time.Second, burst: 2, takes: time.Millisecond}
-		of := Rules{BatchSize: 2, ShardConcurrency: 3, Limit: rules.Limit{Rate: rules.Rate{N: 1, Per: time.Second}, Burst: 2}}
-		s := p.add(Queue{Rules: of, Rate: rate.ask}, func(context.Context, *lowkiq.Batch) error {
+		of := Rules{Rules: rules.Rules{BatchSize: 2, ShardConcurrency: 3, Limit: rules.Limit{Rate: rules.Rate{N: 1, Per: time.Second}, Burst: 2}}}
+		s := p.add(Queue{Rules: of, Limits: p.limits(rate.ask, nil)}, func(context.Context, *lowkiq.Batch) error {
 			mu.Lock()
 			defer mu.Unlock()
 			at = append(at, time.Since(began))
@@ -252,7 +254,7 @@ func TestPaced(t *testing.T) {
 		p.give(s, "a", "b", "c", "d", "e", "f")
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if use := p.Slots.Use(); use.Busy != 0 {
+		if use := p.slots.Use(); use.Busy != 0 {
 			t.Errorf("%d slots are taken by lanes that wait for the rate, want none", use.Busy)
 		}
 		time.Sleep(10 * time.Second)
@@ -284,8 +286,8 @@ func TestPaced(t *testing.T) {
 	})
 }
 
-// TestWaitsForTheRateWithNothing: lanes that wait for the rate have neither a call of the queue nor a slot of the node, also if they had
-// one for the call before, and their next batch was there already: popped before there was a rate.
+// TestWaitsForTheRateWithNothing checks that lanes that wait for the rate hold neither a slot of the queue nor a slot of the
+// node. That is so even if they had slots for the call before, and if their next batch was popped before there was a rate.
 func TestWaitsForTheRateWithNothing(t *testing.T) {
 	t.Parallel()
 	calmly(t, 8, func(t *testing.T, p *process) {
@@ -296,8 +298,8 @@ func TestWaitsForTheRateWithNothing(t *testing.T) {
 			}
 			return queue.RateGrant{Batches: len(batches), Left: queue.RatesAtOnce}, nil
 		}
-		of := Rules{ShardConcurrency: 8}
-		s := p.add(Queue{Rules: of, Concurrency: 8, Rate: rate}, func(_ context.Context, b *lowkiq.Batch) error {
+		of := Rules{Rules: rules.Rules{ShardConcurrency: 8}}
+		s := p.add(Queue{Rules: of, Concurrency: 8, Limits: p.limits(rate, nil)}, func(_ context.Context, b *lowkiq.Batch) error {
 			if time.Sleep(time.Microsecond); b.Jobs[0].ID != "quick" {
 				time.Sleep(20 * time.Millisecond)
 			}
@@ -318,25 +320,25 @@ func TestWaitsForTheRateWithNothing(t *testing.T) {
 		time.Sleep(30 * time.Second)
 		synctest.Wait()
 		s.has(t, 30-8, "while the rate lets none begin")
-		if use := p.Slots.Use(); use.Busy != 0 {
+		if use := p.slots.Use(); use.Busy != 0 {
 			t.Errorf("lanes that wait for the rate have %d slots of the node", use.Busy)
 		}
-		if busy, _ := q.live.bound.taken(); busy != 0 {
-			t.Errorf("lanes that wait for the rate have %d calls of the queue", busy)
+		if left := limitsOf(q).Leftovers(); !strings.Contains(left, "calls: 0,") {
+			t.Errorf("lanes that wait for the rate have %s; want no call of the queue", left)
 		}
 		time.Sleep(time.Minute)
 		s.has(t, 0, "when it lets all begin")
 	})
 }
 
-// TestPacedTogether: where the rate has room, lanes that are ready ask together.
+// TestPacedTogether checks that ready lanes share a request if the rate has room.
 func TestPacedTogether(t *testing.T) {
 	t.Parallel()
 	calmly(t, 100, func(t *testing.T, p *process) {
 		var runs atomic.Int64
 		rate := &oneRate{t: t, step: time.Millisecond, burst: 1000, takes: time.Millisecond}
 		limited := rules.Limit{Rate: rules.Rate{N: 1000, Per: time.Second}, Burst: 1000}
-		s := p.add(Queue{Rules: Rules{ShardConcurrency: 50, Limit: limited}, Rate: rate.ask},
+		s := p.add(Queue{Rules: Rules{Rules: rules.Rules{ShardConcurrency: 50, Limit: limited}}, Limits: p.limits(rate.ask, nil)},
 			func(context.Context, *lowkiq.Batch) error { runs.Add(1); return nil })
 		ids := make([]string, 500)
 		for i := range ids {
@@ -354,7 +356,7 @@ func TestPacedTogether(t *testing.T) {
 	})
 }
 
-// TestPriority: where queues wait for the node's slots, a level is a head start of ten seconds, no less and no more.
+// TestPriority checks that a level of priority is a head start of exactly ten seconds where queues wait for slots of the node.
 func TestPriority(t *testing.T) {
 	t.Parallel()
 	for after, want := range map[time.Duration]string{29 * time.Second: "high low", 31 * time.Second: "low high"} {
@@ -370,7 +372,7 @@ func TestPriority(t *testing.T) {
 				return nil
 			}
 			low := p.add(Queue{}, tell)
-			high := p.add(Queue{Rules: Rules{HeadStart: 3 * rules.HeadStart}}, tell)
+			high := p.add(Queue{Rules: Rules{Rules: rules.Rules{Priority: 3}}}, tell)
 			p.give(blocker, "a")
 			soon()
 			p.give(low, "low")
@@ -388,15 +390,15 @@ func TestPriority(t *testing.T) {
 	}
 }
 
-// TestPriorityStarvesNobody: beside a queue of the highest level in which something always waits, one of the lowest has its turn
-// within a hundred seconds.
+// TestPriorityStarvesNobody checks that a queue of the lowest priority gets a slot within a hundred seconds, beside a queue of
+// the highest priority that always waits.
 func TestPriorityStarvesNobody(t *testing.T) {
 	t.Parallel()
 	calmly(t, 1, func(t *testing.T, p *process) {
 		var ran atomic.Int64 // when low ran, since the beginning
 		began, calls := time.Now(), 0
 		var high *shard
-		high = p.add(Queue{Rules: Rules{HeadStart: 9 * rules.HeadStart, ShardConcurrency: 3}}, func(_ context.Context, b *lowkiq.Batch) error {
+		high = p.add(Queue{Rules: Rules{Rules: rules.Rules{Priority: 9, ShardConcurrency: 3}}}, func(_ context.Context, b *lowkiq.Batch) error {
 			if ran.Load() == 0 {
 				calls++
 				p.give(high, fmt.Sprint("next", calls))

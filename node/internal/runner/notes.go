@@ -10,31 +10,35 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/journal"
+	"github.com/lowkiq/lowkiq/internal/store/journal"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
-// notes takes what a handler says of its jobs while it works. Those about an id that come within a
-// second are sent as one, at the end of the second; one with a state at once. A call without notes
-// costs it nothing.
+// notes sends the notes of a handler call to Redis. The first note about an id is sent at once. Later notes are joined, and
+// sent once per noteInterval. A note with a state is always sent at once, because the handler relies on it. A call
+// without notes does not use this type at all.
+//
+//	note --> first of the id, or with a state: sent at once, and the handler waits
+//	     --> otherwise: joined in later --> the timer sends it
+//	                                    '-> the call ends first: its log goes into the journal's line
 type notes struct {
 	r    *Runner
-	turn *turn
-	used atomic.Bool // there are notes of the call
+	lane *lane
+	used atomic.Bool // the call has notes
 
-	mu     sync.Mutex // guards the fields below
-	flight int64
-	heard  time.Time              // when the last one came, or the call began; see watch
-	sent   map[string]time.Time   // by id: when the last note was sent; nil between calls, and without notes
-	later  map[string]lowkiq.Note // what is to be sent
-	timer  *time.Timer            // for later; nil: none runs
+	mu       sync.Mutex // guards the fields below
+	flight   int64
+	lastNote time.Time              // time of the last note, or of the beginning of the call; see watchSilence
+	sent     map[string]time.Time   // by id: time when a note was sent; nil between calls, and without notes
+	later    map[string]lowkiq.Note // by id: the note that the timer will send
+	timer    *time.Timer            // sends later; nil if it does not run
 }
 
-// noteEvery is how often notes about an id are sent.
-const noteEvery = time.Second
+// noteInterval is the time between two joined notes about an id.
+const noteInterval = time.Second
 
-// end drops what was not sent, and says of which ids there are notes, and what logs of them were not sent.
-func (n *notes) end() (sent map[string]time.Time, logs map[string]string) {
+// endCall drops notes that were not sent. It returns the ids with sent notes, and the log lines of the dropped notes by id.
+func (n *notes) endCall() (sent map[string]time.Time, logs map[string]string) {
 	if !n.used.Swap(false) {
 		return nil, nil
 	}
@@ -56,13 +60,13 @@ func (n *notes) end() (sent map[string]time.Time, logs map[string]string) {
 	return sent, logs
 }
 
-// watch ends a call when nothing is noted of its jobs for so long. stop ends the watch.
-func (n *notes) watch(after time.Duration, cancel context.CancelCauseFunc) (stop func()) {
+// watchSilence cancels a call without a note for the given time. stop ends the watch.
+func (n *notes) watchSilence(after time.Duration, cancel context.CancelCauseFunc) (stop func()) {
 	w := &silenceWatch{n: n, after: after, cancel: cancel}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.heard = time.Now()
-	w.timer = time.AfterFunc(after, w.ring)
+	n.lastNote = time.Now()
+	w.timer = time.AfterFunc(after, w.checkSilence)
 	return func() {
 		n.mu.Lock()
 		defer n.mu.Unlock()
@@ -71,7 +75,7 @@ func (n *notes) watch(after time.Duration, cancel context.CancelCauseFunc) (stop
 	}
 }
 
-// silenceWatch waits until nothing was noted for too long. The notes' mu guards it.
+// silenceWatch waits until a call has had no note for too long. The mutex of notes guards it.
 type silenceWatch struct {
 	n      *notes
 	after  time.Duration
@@ -80,22 +84,23 @@ type silenceWatch struct {
 	over   bool // the call has returned
 }
 
-// ring is the timer's. What an endpoint notes goes to any node, so Redis is asked before the call ends.
-func (w *silenceWatch) ring() {
+// checkSilence runs when the timer ends. It asks Redis before it cancels the call, because an endpoint may send its notes to
+// any node. If Redis does not answer, the call goes on. The loss of the lease ends it if Redis stays silent.
+func (w *silenceWatch) checkSilence() {
 	n := w.n
-	if n.silent() >= w.after {
-		last, err := n.r.claim.LastNote(n.r.process.IO, n.ids()...)
+	if n.silentFor() >= w.after {
+		last, err := n.r.claim.LastNote(n.r.process.IO, n.batchIDs()...)
 		ago := n.r.process.RedisTime(n.r.process.Now()).Sub(last)
 		n.mu.Lock()
 		switch {
-		case err != nil && !Refused(err): // what ends a call is the loss of its lease, unless Redis answers
-			n.heard = time.Now().Add(noteEvery - w.after)
+		case err != nil && !IsRefusal(err):
+			n.lastNote = time.Now().Add(noteInterval - w.after)
 		case err == nil:
-			n.heard = later(n.heard, time.Now().Add(-ago))
+			n.lastNote = laterOf(n.lastNote, time.Now().Add(-ago))
 		}
 		n.mu.Unlock()
 	}
-	silent := n.silent()
+	silent := n.silentFor()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	switch {
@@ -107,48 +112,49 @@ func (w *silenceWatch) ring() {
 	}
 }
 
-func later(x, y time.Time) time.Time {
+// laterOf returns the later of two times.
+func laterOf(x, y time.Time) time.Time {
 	if y.After(x) {
 		return y
 	}
 	return x
 }
 
-// silent is for how long nothing was heard.
-func (n *notes) silent() time.Duration {
+// silentFor returns the time since the last note.
+func (n *notes) silentFor() time.Duration {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return time.Since(n.heard)
+	return time.Since(n.lastNote)
 }
 
-// ids are those of the batch at hand.
-func (n *notes) ids() []string {
+// batchIDs returns the ids of the lane's batch.
+func (n *notes) batchIDs() []string {
 	n.r.mu.Lock()
 	defer n.r.mu.Unlock()
-	return slices.Clone(n.turn.ids)
+	return slices.Clone(n.lane.ids)
 }
 
-// has reports whether an id is in the batch at hand.
-func (n *notes) has(id string) bool {
+// hasID reports whether an id is in the lane's batch.
+func (n *notes) hasID(id string) bool {
 	n.r.mu.Lock()
 	defer n.r.mu.Unlock()
-	return slices.Contains(n.turn.ids, id)
+	return slices.Contains(n.lane.ids, id)
 }
 
-// TakeNote is [lowkiq.Batch.Note]. A goroutine that a handler has left behind may come too late: Redis
-// knows whether the id is in that flight.
+// TakeNote implements [lowkiq.Batch.Note]. It may be called late, by a goroutine that a handler has left behind. Redis
+// refuses a note if the id is no longer in that flight.
 func (n *notes) TakeNote(ctx context.Context, batch *lowkiq.Batch, id string, note lowkiq.Note) error {
-	if err := n.r.queue.rules().Keepable(&note); err != nil {
+	if err := n.r.queue.rules().verdictRules().EncodeNote(&note); err != nil {
 		return fmt.Errorf("job %q: %w", id, err)
 	}
-	if !n.has(id) {
+	if !n.hasID(id) {
 		return fmt.Errorf("job %q is not in the batch: %w", id, lowkiq.ErrNote)
 	}
 	n.used.Store(true)
 	n.mu.Lock()
 	n.flight = batch.Flight
 	now := time.Now()
-	n.heard = now
+	n.lastNote = now
 	if n.sent == nil {
 		n.sent, n.later = map[string]time.Time{}, map[string]lowkiq.Note{}
 	}
@@ -157,7 +163,7 @@ func (n *notes) TakeNote(ctx context.Context, batch *lowkiq.Batch, id string, no
 		note.Progress = n.later[id].Progress
 	}
 	note.Log = journal.JoinLog(n.later[id].Log, note.Log)
-	if in := noteEvery - now.Sub(last); before && in > 0 && note.State == nil {
+	if in := noteInterval - now.Sub(last); before && in > 0 && note.State == nil {
 		n.later[id] = note
 		if n.timer == nil {
 			n.timer = time.AfterFunc(in, n.sendLater)
@@ -168,18 +174,18 @@ func (n *notes) TakeNote(ctx context.Context, batch *lowkiq.Batch, id string, no
 	delete(n.later, id)
 	n.sent[id] = now
 	n.mu.Unlock()
-	// A handler that is told to stop must not be held up by a Redis that does not answer (I1): its request goes on alone.
+	// A handler that must stop does not wait for a Redis that does not answer (I1). The request continues without it.
 	sent := make(chan error, 1)
-	go func() { sent <- n.send(ctx, queue.Note{Flight: batch.Flight, ID: id, Note: note}) }()
+	go func() { sent <- n.sendNote(ctx, queue.Note{Flight: batch.Flight, ID: id, Note: note}) }()
 	select {
 	case err := <-sent:
 		return err
 	case <-ctx.Done():
-		return fmt.Errorf("job %q: %w: its note may be lost", id, context.Cause(ctx))
+		return fmt.Errorf("job %q: %w; its note may be lost", id, context.Cause(ctx))
 	}
 }
 
-// sendLater is the timer's.
+// sendLater runs when the timer ends. It sends the joined notes.
 func (n *notes) sendLater() {
 	n.mu.Lock()
 	n.timer = nil
@@ -191,16 +197,17 @@ func (n *notes) sendLater() {
 	clear(n.later)
 	n.mu.Unlock()
 	for _, note := range due {
-		if n.send(n.r.process.IO, note) != nil {
+		if n.sendNote(n.r.process.IO, note) != nil {
 			return
 		}
 	}
 }
 
-func (n *notes) send(ctx context.Context, note queue.Note) error {
+// sendNote sends a note to Redis. It returns [lowkiq.ErrEnded] if the claim is lost.
+func (n *notes) sendNote(ctx context.Context, note queue.Note) error {
 	err := n.r.claim.Note(ctx, note)
 	if errors.Is(err, lowkiq.ErrFenced) {
-		n.r.lose("note", err)
+		n.r.loseClaim("note", err)
 		return fmt.Errorf("job %q: %w: %w", note.ID, lowkiq.ErrEnded, err)
 	}
 	return err

@@ -11,7 +11,9 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/verdict"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
 // noteTaker is a claim that takes notes only.
@@ -34,7 +36,7 @@ func TestNotesAreFew(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		claim := &noteTaker{}
-		n := notes{r: &Runner{claim: claim, queue: &Queue{Rules: Rules{States: true}}, process: &Process{IO: t.Context()}}, turn: &turn{ids: []string{"a", "b"}}}
+		n := notes{r: &Runner{claim: claim, queue: &Queue{Rules: Rules{Rules: rules.Rules{State: -1}}}, process: &Process{IO: t.Context()}}, lane: &lane{ids: []string{"a", "b"}}}
 		batch := lowkiq.NewBatch(lowkiq.Shard{}, 1, 7, []lowkiq.Job{{ID: "a"}, {ID: "b"}})
 		note := func(id string, note lowkiq.Note) {
 			t.Helper()
@@ -75,7 +77,7 @@ func TestNotesAreFew(t *testing.T) {
 		note("b", lowkiq.Note{Log: "last"})
 		sent("7 b 0 sent ")
 		batch.EndAnswers()
-		if ids, logs := n.end(); len(ids) != 2 || len(logs) != 1 || logs["b"] != "the\nlast" {
+		if ids, logs := n.endCall(); len(ids) != 2 || len(logs) != 1 || logs["b"] != "the\nlast" {
 			t.Errorf("got notes about %v, and %q, want a and b, and what was logged of b last", ids, logs)
 		}
 		time.Sleep(2 * time.Second)
@@ -88,7 +90,7 @@ func TestNotesAreFew(t *testing.T) {
 
 func TestNotesThatAreRefused(t *testing.T) {
 	t.Parallel()
-	n := notes{r: &Runner{claim: &noteTaker{}, queue: &Queue{}}, turn: &turn{ids: []string{"a"}}}
+	n := notes{r: &Runner{claim: &noteTaker{}, queue: &Queue{}}, lane: &lane{ids: []string{"a"}}}
 	batch := lowkiq.NewBatch(lowkiq.Shard{}, 1, 7, []lowkiq.Job{{ID: "a"}})
 	batch.NotesTo(&n)
 	for what, c := range map[string]struct {
@@ -101,7 +103,7 @@ func TestNotesThatAreRefused(t *testing.T) {
 		"a long line":           {"a", lowkiq.Note{Log: string(make([]byte, lowkiq.MaxLogBytes+1))}, lowkiq.ErrNote},
 		"no text":               {"a", lowkiq.Note{Log: "\xff"}, lowkiq.ErrNote},
 		"a long state":          {"a", lowkiq.Note{State: make([]byte, lowkiq.MaxStateBytes+1)}, lowkiq.ErrNote},
-		"a state without rules": {"a", lowkiq.Note{State: []byte("s")}, errNoStates},
+		"a state without rules": {"a", lowkiq.Note{State: []byte("s")}, verdict.ErrNoStates},
 	} {
 		if err := batch.Note(t.Context(), c.id, c.note); !errors.Is(err, c.want) {
 			t.Errorf("%s: got %v, want %v", what, err, c.want)
@@ -126,7 +128,7 @@ func TestNoteEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	claim := &silent{asked: make(chan struct{}), answer: make(chan struct{})}
 	defer close(claim.answer)
-	n := notes{r: &Runner{claim: claim, queue: &Queue{}}, turn: &turn{ids: []string{"a"}}}
+	n := notes{r: &Runner{claim: claim, queue: &Queue{}}, lane: &lane{ids: []string{"a"}}}
 	batch := lowkiq.NewBatch(lowkiq.Shard{}, 1, 7, []lowkiq.Job{{ID: "a"}})
 	batch.NotesTo(&n)
 	ctx, cancel := context.WithCancelCause(t.Context())

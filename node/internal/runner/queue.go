@@ -1,143 +1,121 @@
 package runner
 
 import (
-	"math"
-	"sync"
+	"context"
 	"sync/atomic"
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/journal"
+	"github.com/lowkiq/lowkiq/internal/process/handling"
+	"github.com/lowkiq/lowkiq/internal/store/journal"
+	"github.com/lowkiq/lowkiq/internal/verdict"
 	"github.com/lowkiq/lowkiq/metrics"
-	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
-// Rules are those of a queue's jobs.
+// Rules are the rules of a queue in force, with the functions that only a program can set.
 type Rules struct {
-	BatchSize        int           // ids per handler call
-	ShardConcurrency int           // batches of different ids of a shard at once
-	Prefetch         int           // most ids popped at once
-	HandlerTimeout   time.Duration // 0 or less: none
-	MaxRetryCount    int           // 0 or less: none
-	MaxCrashes       int           // 0 or less: a job is never buried for its crashes
-	Exhausted        queue.Policy
-	States           bool          // handlers may keep a state per id
-	StateFor         time.Duration // after its last write; 0: for ever
-	Limit            rules.Limit   // of the whole cluster
-	Groups           rules.Groups  // the same by group
-	Expire           rules.Expire  // payloads that no handler has in time; its zero value: none do
-	StuckAfter       time.Duration // after its last note a call is ended; 0: never
-	Journal          journal.Rule  // of which runs lines are kept
-	// Encode gives results and states the form in which they are stored; nil: as they are.
+	rules.Rules
+	ShardJournal journal.Rule // a shard's part of the rule journal, with the tracked ids
+	// Encode encodes results and states before they are stored. nil stores them as they are.
 	Encode      func([]byte) ([]byte, error)
-	RetryIn     func(count int) time.Duration
-	HeadStart   time.Duration // so much earlier its jobs count as due, among those of other queues that wait for a slot
-	InTurn      bool          // of shards that wait for a slot, the longest waiting is next, not the one with the oldest job
-	Held        *rules.Held   // ids that people hold: no handler gets them
-	OnExhausted lowkiq.Hook   // these three may be nil
+	RetryFunc   func(count int) time.Duration // takes the place of the rule retry_in; may be nil
+	Held        *rules.Held                   // ids that people hold; no handler gets them
+	OnExhausted lowkiq.Hook                   // the three hooks may be nil
 	OnBuried    lowkiq.Hook
 	OnRecovered lowkiq.Hook
 	FormatError func(error) string
 }
 
-// Queue is what the runners of a queue share.
+// verdictRules returns the part of the rules that decides about answers of handlers.
+func (r *Rules) verdictRules() *verdict.Rules {
+	return &verdict.Rules{Rules: r.Rules, RetryFunc: r.RetryFunc, FormatError: r.FormatError, Encode: r.Encode}
+}
+
+// Queue is the state that the runners of a queue share.
 type Queue struct {
-	Rules       Rules // at first, see Change
+	Rules       Rules // until Change
 	Handler     lowkiq.Handler
-	Reserve     Reserve // nil: a call needs nothing that is short
-	Concurrency int     // calls of the queue at once on this node; 0: only the node's slots bound them
+	Home        handling.Home
+	Reserve     Reserve // nil if a call needs no scarce resource
+	Concurrency int     // maximum number of calls of the queue on this node, until Change; 0 sets no maximum
 	Paused      *atomic.Bool
 	Metrics     *metrics.Queue
-	ProcessWait *metrics.Histogram // how long batches wait for Reserve; nil without it
+	ProcessWait *metrics.Histogram // time that batches wait in Reserve; nil without Reserve
 
-	Rate      Rate      // of the cluster, if the rules have one
-	AskGroups AskGroups // the same of groups
+	Slots  Slots  // the node's slots, for calls of this queue
+	Calls  Slots  // slots of the queue, which calls need while Limits.IsBounded
+	Limits Limits // nil in tests of queues without limits
 
-	live  *live // what changes; nil in tests of parts: nothing does
-	share share // of the node's slots
-	all   share // of calls
+	live *atomic.Pointer[Rules] // rules in force; nil in some tests, and then Rules are in force
 }
 
-// live is what changes of a queue while its runners work.
-type live struct {
-	rules atomic.Pointer[Rules]
-	calls atomic.Pointer[Slots] // as many as there may be at once; nil: unbounded
-
-	mu          sync.Mutex // guards what follows
-	bound       *Slots     // the same, or those of the last bound
-	concurrency int        // of the rules; 0: unbounded
-	permits     int        // of those of the cluster; see Permits
-
-	pacer  pacer // of the queue's rate
-	groups groups
+// Slots bound calls. A call needs a slot. Lanes get slots in an order that lets no queue wait for the backlog of another
+// queue.
+type Slots interface {
+	// Acquire waits for a slot until ctx ends. due is the due time of the oldest job. A zero due waits in turn.
+	Acquire(ctx context.Context, due time.Time) error
+	Release()
+	Contended() bool // reports whether other lanes wait for slots
 }
 
-// NewQueue completes what the runners of a queue share.
+// Limits are the limits of a queue in the cluster and on this node. Package node/internal/limits implements them.
+type Limits interface {
+	Change(limit rules.Limit, by rules.Groups, concurrency int)
+	IsBounded() bool // reports whether a call needs one of the queue's Calls
+
+	// These ask whether ids of a lane's batch may begin.
+	AwaitRate(ctx context.Context, refused bool) error
+	MayBegin(ids []string) ([]verdict.GroupAnswer, error)
+	TakeRate(ctx context.Context, ids int) (may bool, again time.Duration)
+	// These ask when ids may begin that no lane has.
+	RefusesID(id string) bool
+	MayBeginLater(ids []string) ([]verdict.GroupAnswer, error)
+	// LeaveRate reports that a call begins, or will not begin.
+	LeaveRate()
+	// EndCalls reports that calls have ended, or will not begin.
+	EndCalls(groups []string, took time.Duration)
+	StopGroup(group string, d time.Duration)
+}
+
+// NewQueue returns a Queue with the rules of q in force.
 func NewQueue(q Queue) *Queue {
-	q.live = &live{bound: NewSlots(0)}
-	q.live.bound.wanting, q.live.bound.ended = make(chan struct{}, 1), make(chan struct{}, 1)
+	q.live = &atomic.Pointer[Rules]{}
 	q.Change(q.Rules, q.Concurrency)
 	return &q
 }
 
-// Change puts other rules in force, and another bound of calls at once, 0 for none. Each step that a lane takes goes by
-// the rules of its beginning; calls that run are not ended, nor are those counted that began without a bound. Whoever
-// calls it tells the runners then (Runner.Changed).
+// Change puts other rules in force, and another maximum number of calls on this node. 0 sets no maximum. Running calls go
+// on. Each step of a lane uses the rules that were in force when the step began. The caller then calls
+// [Runner.ApplyRules] of all runners.
 func (q *Queue) Change(rules Rules, concurrency int) {
-	q.live.mu.Lock()
-	defer q.live.mu.Unlock()
-	was := q.live.rules.Swap(&rules)
-	q.live.concurrency = concurrency
-	if was != nil && was.Limit.Concurrency != rules.Limit.Concurrency {
-		q.live.permits = 0 // by the new limit none is granted yet
-		q.live.bound.want()
+	if q.Limits != nil {
+		q.Limits.Change(rules.Limit, rules.Groups, concurrency)
 	}
-	q.live.apply()
-	if was != nil && was.Limit != rules.Limit {
-		q.live.pacer.restart()
-	}
-	if was != nil && was.Groups != rules.Groups {
-		q.live.groups.changed()
-	}
+	q.live.Store(&rules)
 }
 
-// apply has as many calls at once as there may be now. mu is held.
-func (l *live) apply() {
-	bound, limited := math.MaxInt32, l.rules.Load().Limit.Concurrency > 0
-	if l.concurrency > 0 {
-		bound = l.concurrency
-	}
-	if limited {
-		bound = min(bound, l.permits)
-	}
-	l.bound.resize(bound) // if nothing bounds them, whoever waits goes on
-	if limited || l.concurrency > 0 {
-		l.calls.Store(l.bound)
-	} else {
-		l.calls.Store(nil)
-	}
-}
-
-// rules are those in force now.
+// rules returns the rules in force.
 func (q *Queue) rules() *Rules {
 	if q.live == nil {
 		return &q.Rules
 	}
-	return q.live.rules.Load()
+	return q.live.Load()
 }
 
-// calls bound those of the queue at once; nil: nothing does.
-func (q *Queue) calls() *Slots {
-	if q.live == nil {
+// callSlots returns the slots for calls of the queue, nil if calls are not bounded.
+func (q *Queue) callSlots() Slots {
+	if q.Limits == nil || !q.Limits.IsBounded() {
 		return nil
 	}
-	return q.live.calls.Load()
+	return q.Calls
 }
 
-// urgency is when the oldest job of a batch was due, zero if its queue is served in turn.
-func (q *Queue) urgency(batch *lowkiq.Batch) time.Time {
-	if q.rules().InTurn {
+// dueTime returns the time when the oldest job of a batch was due, less a head start for the queue's priority. It returns
+// zero if the queue is served in turn.
+func (q *Queue) dueTime(batch *lowkiq.Batch) time.Time {
+	by := q.rules()
+	if by.Scheduler == rules.Seq {
 		return time.Time{}
 	}
 	oldest := batch.Jobs[0].PerformAt
@@ -146,5 +124,5 @@ func (q *Queue) urgency(batch *lowkiq.Batch) time.Time {
 			oldest = job.PerformAt
 		}
 	}
-	return oldest.Add(-q.rules().HeadStart)
+	return oldest.Add(-time.Duration(by.Priority) * rules.HeadStart)
 }

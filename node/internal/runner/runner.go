@@ -1,12 +1,22 @@
-// Package runner handles the jobs of one claimed shard: it pops them, calls the handler and tells
-// Redis what became of each. A shard costs goroutines only while it has work: a wake-up starts a
-// lane, which pops, calls the handler, and ends when nothing is left. Up to ShardConcurrency lanes
-// work on different ids at once.
+// Package runner handles the jobs of a claimed shard. It pops them, calls the handler and stores the outcome of each job in
+// Redis. A shard has goroutines only while it has work. A wake-up starts a lane, which pops jobs, calls the handler, and ends
+// when no job is left. Up to ShardConcurrency lanes work on different ids at once.
+//
+// # Words
+//
+// A job is an id with its waiting payloads. A pop takes due jobs of the shard out of the waiting lists in
+// Redis. The jobs of a pop are a flight, and they are in flight until their outcome is stored. An ack
+// removes a job that is done. A nack puts a job back, for a retry, for later, or at once. A burial puts it
+// into the morgue. A batch is a part of a flight, for one handler call.
+//
+// The claim is the right of a process to work on the shard. Each claim has a higher fence than the claim before it, and Redis
+// refuses operations with an old fence. The lease shows that the process lives. Before it ends, the process must have stopped
+// all its handler calls, because other processes may then claim its shards.
 //
 // # States
 //
-// A runner is in one phase, which changes in one function (change in state.go). An empty field: the
-// phase stays.
+// A runner is in a phase, which only the function change in state.go changes. In the table an empty
+// field means that the phase stays.
 //
 //	phase           | woken     | flight    | pop     | pop:      | pop:             | pop: qua-   | stop
 //	                |           | ends      | begins  | otherwise | wait             | rantine     |
@@ -19,73 +29,71 @@
 //	stopping        | stopped, when the last lane ends
 //	stopped         |
 //
-// * and looks. To look is to start a lane that pops, or to pop once more. Lanes handle what was
-// popped in every phase but the last two.
+// * and looks for work. To look for work means to start a lane that pops, or to pop again. Lanes begin
+// batches of popped jobs in all phases except the last two. "pop: wait" and "pop: quarantine" are the
+// answers of a pop about an id in quarantine; see Quarantine.
 //
 // # Parts
 //
-//	part                 does                                                      in file
-//	Runner               goroutines and requests: lanes, pops, settling, release   runner, fetch, complete
-//	Queue                what runners of a queue share, and what changes of it     queue
-//	state                what it has, where it stands, what it may do; no I/O      state
-//	flights              popped jobs, neither done nor back in Redis               flights
-//	acks                 what is done and Redis may not know yet                   acks
-//	quarantine           the flight of such an id, and the node's slot             quarantine
-//	alarm, polls, pace   when the next job is due, when to poll, how much to pop   timers
-//	patience             when to look whether jobs wait behind slow calls          timers
-//	company              lanes that pop together after slow calls                  company
+//	part                 purpose                                                   in file
+//	Runner               goroutines and requests: lanes, pops, answers, release   runner, fetch, complete
+//	Queue                state that the runners of a queue share                   queue
+//	state                the runner's state and its decisions; no I/O              state
+//	flights              popped jobs that are neither done nor back in Redis       flights
+//	acks                 done jobs that Redis may not know of yet                  acks
+//	quarantine           the flight of an id in quarantine, and the node's slot    quarantine
+//	alarm, polls         when the next job is due, and when to poll                wakeups
+//	pace, patience       how much to pop, and whether jobs wait behind slow calls  pace
 //	caller               handler calls: panics, timeouts, calls that run on        watchdog, cancel
-//	turn, Slots          what a lane needs for a call, and who is next for it      lane, slots
-//	Permits, pacer       what the cluster's limits of the queue leave this node    limit
-//	groups               which ids their groups let begin; permits handed over     groups, handover, stopgroups
-//	awaited, late        what people hold; what has expired                        held, expire
-//	verdict              what a handler's answer means for each job                verdict
-//	Spoken               what it says beside that: results, states                 answer
-//	notes                what it says while it works                               notes
-//	Event                what hooks and listeners are told                         tell
+//	lane                 resources of a goroutine for its calls, and its batch     lane
+//	Limits               which ids may begin; see package limits                   groups, queue
+//	awaitedHolds         held ids; expired payloads                                holds, expire
+//	notes                progress that a handler reports while it works            notes
+//	Event                calls of hooks and listeners                              hooks
 //
 // # Why no id runs twice at once (I1)
 //
-// Redis gives an id to one flight at a time. Of a flight's jobs that wait, one lane takes each. A
-// lane asks whether the lease holds right before the call; if it does not the runner stops. The
-// shard is released only when it is stopped: no lane runs, none begins.
+// Redis gives an id to one flight at a time, and each waiting job of a flight goes to one lane. Right
+// before the handler call, the lane checks that the lease holds, and the runner stops if it does not.
+// The shard is released only after the runner has stopped. Then no lane runs, and no lane begins.
 //
 // # Why nothing is lost (I2)
 //
-// A job leaves Redis by its ack only, and an ack is queued only when the handler has said that the
-// job is done:
+// A job leaves Redis only by its ack. The runner queues an ack only after the handler has reported the job as done:
 //
 //	pop 1 ──► jobs a b ──► handler: done ──► acks wait (7 ms at most) ──► pop 2 takes them along, or a flush sends them
 //
-// So a job costs one round trip, that of the next pop. If an answer is lost the same pop is sent
-// again, with its number and its acks: Redis answers with the same flight, and knows what it has
-// acknowledged. What a lane has not begun waits for another, or goes back to the head of the
-// shard's line: at once if the queue is paused, and when all lanes have been in their calls for 50
-// ms; all else goes back with the release. An answer that names a flight which the runner does not
-// know may be older than an ack; two in a row mean that Redis forgot an ack, or that a pop's answer
-// never arrived: the shard is released and claimed anew.
+// So a job needs no round trip of its own for its ack. If the answer to a pop is lost, the
+// runner sends the same pop again, with its number and its acks. Redis then answers with the same
+// flight, and ignores acks that it has already carried out.
+//
+// Jobs that no lane has begun wait for another lane. They go back to the head of the shard's line at once if the queue is
+// paused, after 50 ms if all lanes are in their calls, and otherwise with the release.
+//
+// If an answer names a flight that the runner does not know, the answer may be older than an ack. Two such
+// answers in a row mean that Redis lost an ack, or that the answer to a pop never arrived. The runner
+// then asks for the shard to be released and claimed anew.
 //
 // # Behind slow calls
 //
-// What waits in the runner is in flight in Redis: no action on a list finds it, and no other node
-// gets it. So it waits 50 ms at most for a lane that begins nothing. In which phase does it go back?
+// A job that waits in the runner is in flight in Redis. No action on a list finds it, and no other node can get it. So it waits
+// at most 50 ms behind lanes that are all busy. The phase decides whether it goes back:
 //
 //	resting, waitsForFlights   if all lanes are in calls
-//	popping, repopping         no: a lane is free, and nothing waited when it began to pop
-//	quarantined                no: only its handler's answer may end the flight of such an id
+//	popping, repopping         no, because a lane is free, and no job waited when it began to pop
+//	quarantined                no, because only the handler's answer may end the flight of such an id
 //	stopping, stopped          with the release
 //
-// Nor while a lane waits for its turn: the next batch is begun when that has come, and how long that
-// takes says nothing about the shard. The next free lane pops what went back. By then the call that
-// has ended counts in pace, and lanes that are still in long calls are not popped for.
+// It also stays while a lane waits for resources of its call, such as a slot of the node. That lane begins the next batch, and
+// the length of its wait says nothing about the shard. The next free lane pops the jobs that went back. By then pace includes
+// the call that has ended, and the pop asks for no jobs for lanes that are still in long calls.
 //
 // # Quarantine
 //
-// A job that was in flight when its worker died may have killed it. Redis hands such an id out
-// alone: when no flight is open (until then: wait), and nothing after it before its handler has
-// answered. One that was alone at a crash needs the node's one quarantine slot as well, so that the
-// next crash is blamed on the right one; runners that wait for it are woken when it is free. What a
-// pop says of this is in a table at quarantines in state.go.
+// A job that was in flight when its worker died may have killed the worker. Redis hands out such an id alone. It waits until no
+// flight is open, and hands out no other id until the handler has answered. An id that was alone at a crash also needs the
+// node's only quarantine slot, so that the next crash is charged to the right id. When the slot is free, runners that wait for
+// it are woken. The table at applyQuarantine in state.go lists the answers of a pop.
 package runner
 
 import (
@@ -97,12 +105,11 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/journal"
+	"github.com/lowkiq/lowkiq/internal/store/journal"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
-// Claim is the right to work on a shard, and all that a runner asks of Redis. A *queue.Claim is
-// one.
+// Claim is the right to work on a shard, with all operations of a runner on Redis. *queue.Claim implements it.
 type Claim interface {
 	Pop(context.Context, queue.PopRequest) (queue.Popped, error)
 	Ack(context.Context, ...queue.Acks) (int, error)
@@ -116,39 +123,36 @@ type Claim interface {
 	Release(context.Context) (int, error)
 }
 
-// Process is what a runner needs of the process that it runs in. All runners of a lease share one.
+// Process holds the dependencies of a runner on its process. All runners of a lease share a Process.
 type Process struct {
-	Work context.Context // of handler calls: ends when the lease is lost or the shutdown's time is over
-	IO   context.Context // of requests to Redis: it outlives Work, so that finished jobs can still be acknowledged
+	Work context.Context // of handler calls; ends when the lease is lost or the time of the shutdown is over
+	IO   context.Context // of requests to Redis; outlives Work, so that finished jobs can still be acknowledged
 	Log  *slog.Logger
 
 	Lanes      *sync.WaitGroup // lanes of all runners
-	Slots      *Slots          // handler calls of the node at once
 	Quarantine *QuarantineSlot
-	company    company // of pops after slow calls
 
 	Now          func() time.Duration          // a clock that never jumps and counts suspend
-	RedisTime    func(time.Duration) time.Time // Redis's clock at a time of Now, estimated
-	SawRedisTime func(time.Time)               // takes in Redis's clock
-	MayWork      func() bool                   // asked right before each handler call: does the lease hold? (I1)
-	Kick         func()                        // has the owner of the runners look at Fenced and OutOfSync
+	RedisTime    func(time.Duration) time.Time // estimates Redis's clock at a time of Now
+	SetRedisTime func(time.Time)               // records a reading of Redis's clock
+	MayWork      func() bool                   // reports, right before each handler call, whether the lease holds (I1)
+	Kick         func()                        // makes the owner of the runners check Fenced and OutOfSync
 
-	// OpFailed tells of an operation that Redis did not do; stuck says that it will not until a
-	// person mends something.
+	// OpFailed reports an operation that Redis has not done. stuck means that Redis will refuse it until a person
+	// mends something.
 	OpFailed func(op string, s lowkiq.Shard, err error) (stuck bool)
-	OpDone   func(op string, s lowkiq.Shard) // Redis has done an operation
-	// Listened reports whether somebody listens to a queue, Ran tells them how runs have ended. nil: nobody ever does.
-	Listened func(queueName string) bool
-	Ran      func(s lowkiq.Shard, runs []journal.Run)
-	// Fenced tells that Redis refused an operation because the claim is gone. If calls is not 0
-	// soon, the process must end: another node may have the shard.
+	OpDone   func(op string, s lowkiq.Shard) // reports an operation that Redis has done
+	// HasListeners reports whether a queue has listeners. PublishRuns sends them the ended runs. Both may be nil.
+	HasListeners func(queueName string) bool
+	PublishRuns  func(s lowkiq.Shard, runs []journal.Run)
+	// Fenced reports that Redis refused an operation because the claim is gone. If calls does not become 0
+	// soon, the process must end, because another node may have the shard.
 	Fenced func(op string, calls func() int64)
-	// MayLog says whether a line of this kind may be logged now, and how many were left out since
-	// the last one.
+	// MayLog reports whether a line of this kind may be logged now, and how many were left out since the last line.
 	MayLog func(queueName, kind string) (leftOut int, ok bool)
 }
 
-// Runner works on one claimed shard; see the package.
+// Runner works on a claimed shard; see the package.
 type Runner struct {
 	Shard lowkiq.Shard
 	Fence int64
@@ -156,47 +160,48 @@ type Runner struct {
 	claim   Claim
 	queue   *Queue
 	process *Process
-	// work is the context of handler calls; cancelled when the claim or lease is lost,
-	// or the time that a shutdown gives them is over.
+	// work is the context of handler calls. It is cancelled when the claim or lease is lost, or when the time of a
+	// shutdown is over.
 	work   context.Context
 	cancel context.CancelCauseFunc
 
-	caller  caller
-	acks    acks
-	claimed time.Duration             // Now(), after the claim
-	looked  atomic.Pointer[lookedFor] // whether held ids of the shard are released; see ToRelease
-	lookAt  atomic.Int64              // to look again once the holds were asked for later than this, Now(); 0: after a change
-	asked   atomic.Int64              // when they were, Now(), as ToRelease was told
-	awaited awaited                   // ids that are held before their hold has come
-	// regrouped is the rule of groups by which ids that these had put off were made due last.
-	regrouped atomic.Pointer[string]
-	mu        sync.Mutex
-	state     state // guarded by mu
+	caller        caller
+	acks          acks
+	claimed       time.Duration                 // time after the claim, by Now
+	releasedUnder atomic.Pointer[releasedUnder] // holds of the last check of held ids; see ShouldReleaseHeld
+	releaseAgain  atomic.Int64                  // check again once the holds were read after this time, by Now; 0 asks for no check
+	holdsAsked    atomic.Int64                  // time when the holds were asked for last, by Now
+	awaited       awaitedHolds                  // ids that count as held until the process has read the holds
+	regrouped     atomic.Pointer[regrouped]     // see ShouldRegroup
+	mu            sync.Mutex
+	state         state // guarded by mu
 }
 
-// New makes a runner for a shard that was claimed with this fence. It does nothing until Wake.
+// New returns a runner for a shard that was claimed with the given fence. It does nothing until Wake.
 func New(p *Process, q *Queue, s lowkiq.Shard, fence int64, claim Claim) *Runner {
 	r := &Runner{process: p, queue: q, Shard: s, Fence: fence, claim: claim, claimed: p.Now()}
-	claim.SetJournal(q.rules().Journal)
+	claim.SetJournal(q.rules().ShardJournal)
 	if !claim.HasHeld() {
-		r.looked.Store(&lookedFor{q.rules().Held})
+		r.releasedUnder.Store(&releasedUnder{q.rules().Held})
 	}
-	r.Regrouped(claim.GroupRule())
-	if _, other := r.ToRegroup(); other {
-		r.Regrouped("?") // also if the rule changes back before it is done
+	by := claim.GroupRule()
+	if by != q.rules().Groups.Rule() {
+		by = unknownRule // it stays even if the old rule comes back, because ids may still wait by another rule
 	}
+	r.regrouped.Store(&regrouped{rule: by})
 	r.work, r.cancel = context.WithCancelCause(p.Work)
-	r.caller = caller{shard: s, queue: q, process: p, exited: r.exited}
+	r.caller = caller{shard: s, queue: q, process: p, afterGoexit: r.afterGoexit}
 	r.acks.flush = stoppedTimer(r.flushAcks)
 	r.state = state{
-		queue: q, idle: make(chan struct{}), flights: flights{open: map[int64]int{}, said: map[int64]bool{}},
+		queue: q, idle: make(chan struct{}), flights: flights{open: map[int64]int{}, answered: map[int64]bool{}},
 		quarantine: quarantine{slot: p.Quarantine, wake: r.Wake},
-		patience:   patience{timer: stoppedTimer(r.relieve)},
-		alarm:      alarm{now: p.Now, timer: stoppedTimer(r.ring)}, polls: polls{lastWork: p.Now()},
+		patience:   patience{timer: stoppedTimer(r.returnStuckJobs)},
+		alarm:      alarm{now: p.Now, timer: stoppedTimer(r.onAlarm)}, polls: polls{lastWork: p.Now()},
 	}
 	return r
 }
 
+// stoppedTimer returns a timer that does not run. After a Reset it runs f.
 func stoppedTimer(f func()) *time.Timer {
 	timer := time.AfterFunc(time.Hour, f)
 	timer.Stop()
@@ -204,285 +209,281 @@ func stoppedTimer(f func()) *time.Timer {
 }
 
 // Wake makes the runner look for work.
-func (r *Runner) Wake() { r.look(woken) }
+func (r *Runner) Wake() { r.lookForWork(woken) }
 
-// Changed takes in that the queue has other rules.
-func (r *Runner) Changed() {
-	r.claim.SetJournal(r.queue.rules().Journal)
+// ApplyRules applies new rules of the queue, which [Queue.Change] has put in force.
+func (r *Runner) ApplyRules() {
+	r.claim.SetJournal(r.queue.rules().ShardJournal)
 	r.mu.Lock()
-	r.freeHeld()
+	r.interruptHeld()
+	r.state.quarantine.forgetRefusals()
 	r.mu.Unlock()
-	r.Wake() // there may be room for more lanes
+	r.Wake() // the new rules may allow more lanes
 }
 
-// Parked notes that something was pushed to an id in flight.
-func (r *Runner) Parked() {
+// WakeParked records a push to an id in flight. The payload is due when the flight ends. If the flight has ended already,
+// the runner wakes.
+func (r *Runner) WakeParked() {
 	r.mu.Lock()
-	look := r.state.park()
+	look := r.state.recordParked()
 	r.mu.Unlock()
 	if look {
 		r.Wake()
 	}
 }
 
-// ring is the alarm's: a job is due.
-func (r *Runner) ring() {
+// onAlarm runs when the alarm goes off, because a job is due.
+func (r *Runner) onAlarm() {
 	r.mu.Lock()
 	r.state.alarm.at = 0
 	r.mu.Unlock()
-	r.look(woken)
+	r.lookForWork(woken)
 }
 
-// look looks for work if an event asks for it: it begins a lane that pops, if there may be one
-// more.
-func (r *Runner) look(e event) {
+// lookForWork starts a lane that pops if the event calls for it and another lane may start.
+func (r *Runner) lookForWork(e event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.state.change(e) {
 		return
 	}
-	if r.state.spare() {
-		r.start(r.lane)
-	} else {
-		r.state.endLinger(1)
+	if r.state.mayStartLane() {
+		r.startLane(r.runLane)
 	}
 }
 
-// start begins a lane, or what works like one: the shard's release waits for it. mu is held.
-func (r *Runner) start(work func(*turn)) {
-	t := &turn{queue: r.queue, slots: r.process.Slots}
-	t.notes.r, t.notes.turn = r, t
-	r.state.turns = append(r.state.turns, t)
-	r.process.Lanes.Go(func() { work(t) })
+// startLane runs work in a lane of its own. The release of the shard waits for it. The caller holds mu.
+func (r *Runner) startLane(work func(*lane)) {
+	l := &lane{queue: r.queue}
+	l.notes.r, l.notes.lane = r, l
+	r.state.lanes = append(r.state.lanes, l)
+	r.process.Lanes.Go(func() { work(l) })
 }
 
-// lane handles batches until there are none.
-func (r *Runner) lane(t *turn) {
-	for batch := r.next(t); batch != nil; batch = r.next(t) {
-		r.attend(batch, t)
-		t.unpace()
-		r.leaveGroups(t)
+// runLane handles batches until none is left. After each batch it reports to the limits that the call has ended.
+func (r *Runner) runLane(l *lane) {
+	for batch := r.nextBatch(l); batch != nil; batch = r.nextBatch(l) {
+		r.handleBatch(batch, l)
+		l.leaveRate()
+		r.leaveGroups(l)
 	}
-	t.give()
+	l.release()
 }
 
-// attend calls the handler for a batch, as soon as there is all that it needs and nothing speaks against it.
-func (r *Runner) attend(batch *lowkiq.Batch, t *turn) {
+// handleBatch calls the handler for a batch as soon as the lane has all resources and no rule forbids the call.
+func (r *Runner) handleBatch(batch *lowkiq.Batch, l *lane) {
 	for {
-		ok, answer := r.prepare(t, batch)
+		ok, answer := r.prepareCall(l, batch)
 		switch {
 		case !ok && answer == nil:
-			t.give()
-			r.unstart(batch, t)
+			l.release()
+			r.putBack(batch, l)
 			return
 		case !ok:
-			t.give()
-			r.settle(batch, t, &ended{popped: t.popped}, answer)
+			l.release()
+			r.applyAnswer(batch, l, &callResult{popped: l.popped}, answer)
 			return
-		case r.begin(batch, t):
+		case r.beginCall(batch, l):
 			return
 		}
 	}
 }
 
-// begin calls the handler, unless something speaks against that. What was looked at is looked at again after each question to
-// Redis, which may have taken long. false: the lane is to prepare anew.
-func (r *Runner) begin(batch *lowkiq.Batch, t *turn) (done bool) {
+// beginCall calls the handler unless a rule forbids it. It makes all checks again after each request to Redis, because a request
+// may take long, and a hold or an expiry may come meanwhile. It returns false if the lane must prepare the call again.
+func (r *Runner) beginCall(batch *lowkiq.Batch, l *lane) (done bool) {
 	for {
-		if r.holds(batch) { // since it was taken
-			r.unstart(batch, t)
+		if r.hasHeldJob(batch) { // the hold came after the batch was taken
+			r.putBack(batch, l)
 			return true
 		}
-		left, asked := r.expire(batch, t)
+		left, asked := r.dropExpired(batch, l)
 		if left && !asked {
-			left, asked = r.admit(batch, t)
+			left, asked = r.admitGroups(batch, l)
 		}
 		switch {
 		case !left:
-			t.pass()
+			l.yield()
 			return true
-		case !t.slot: // given back while hooks were called
+		case !l.slot: // the lane lost its slot while hooks ran
 			return false
 		case asked:
-		case !t.paced:
-			r.leaveToOthers(t)
-			r.handle(batch, t)
-			t.pass()
+		case !l.paced:
+			r.callHandler(batch, l)
+			l.yield()
 			return true
 		default:
-			return r.beginPaced(batch, t)
+			return r.beginAtRate(batch, l)
 		}
 	}
 }
 
-// beginPaced calls the handler if the queue's rate allows it, at once: a batch for which that is not right any more is prepared
-// anew, and asks again.
-func (r *Runner) beginPaced(batch *lowkiq.Batch, t *turn) (done bool) {
-	if !r.pace(batch, t) {
+// beginAtRate calls the handler if the queue's rate allows it now. If a job was held or has expired meanwhile, the grant of
+// the rate is not used. The lane then prepares the call again.
+func (r *Runner) beginAtRate(batch *lowkiq.Batch, l *lane) (done bool) {
+	if !r.askRate(batch, l) {
 		return false
 	}
-	if r.holds(batch) || len(r.late(batch)) > 0 {
-		t.refused = true
-		t.give()
+	if r.hasHeldJob(batch) || len(r.expiredJobs(batch)) > 0 {
+		l.refused = true
+		l.release()
 		return false
 	}
-	r.leaveToOthers(t)
-	r.handle(batch, t)
-	t.pass()
+	r.callHandler(batch, l)
+	l.yield()
 	return true
 }
 
-// prepare waits until a lane has all that a call needs; see turn.take.
-func (r *Runner) prepare(t *turn, batch *lowkiq.Batch) (ok bool, answer error) {
-	if t.ready() {
+// prepareCall waits until the lane has all resources for a call; see lane.acquire. If ok is false, no call begins. An
+// answer is then the answer to the batch. Without an answer the batch goes back to the waiting jobs.
+func (r *Runner) prepareCall(l *lane, batch *lowkiq.Batch) (ok bool, answer error) {
+	if l.hasAll() {
 		return true, nil
 	}
 	r.mu.Lock()
-	ctx, ok := r.state.waiting(r.work)
-	ok = ok && !r.holds(batch) // from here on freeHeld sees that it waits
-	t.waits = ok
-	r.state.leaveToOthers(t)
+	ctx, ok := r.state.waitContext(r.work)
+	ok = ok && !r.hasHeldJob(batch) && !r.hasHeldWaiting() // later holds interrupt the wait; see interruptHeld
+	l.waits = ok
 	r.mu.Unlock()
 	if !ok {
 		return false, nil
 	}
-	if due := r.queue.urgency(batch); r.queue.rules().Limit.Rate.N > 0 {
-		ok, answer = t.takePaced(ctx, due)
+	stop := r.keepGroupsWaiting(l)
+	if due := r.queue.dueTime(batch); r.queue.rules().Limit.Rate.N > 0 {
+		ok, answer = l.acquireAtRate(ctx, due)
 	} else {
-		ok, answer = t.take(ctx, due)
+		ok, answer = l.acquire(ctx, due)
 	}
+	stop()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	t.waits = false
+	l.waits = false
 	if len(r.state.flights.waiting) > 0 {
 		r.state.patience.start(longWait)
 	}
 	return ok, answer
 }
 
-// next takes a batch of what waits, popping if nothing does; nil: the lane is done.
-func (r *Runner) next(t *turn) *lowkiq.Batch {
+// nextBatch returns the next batch of waiting jobs. It pops if no job waits, and returns nil if the lane is done.
+func (r *Runner) nextBatch(l *lane) *lowkiq.Batch {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := &r.state
-	t.ids = t.ids[:0]
-	t.began.Store(0)
-	for !s.stops() && r.work.Err() == nil {
+	l.ids, l.refused = l.ids[:0], false
+	l.began.Store(0)
+	for !s.isStopping() && r.work.Err() == nil {
 		if len(s.flights.waiting) > 0 {
-			if s.halted() {
-				r.giveBack()
+			if s.isHalted() {
+				r.returnWaiting()
 				continue // the queue may have been resumed meanwhile
 			}
-			if r.holdBack() {
+			if r.putBackHeld() {
 				continue
 			}
-			batch := s.batch(t)
+			batch := s.takeBatch(l)
 			batch.Shard, batch.Fence = r.Shard, r.Fence
 			return batch
 		}
 		if !s.wantsPop() {
 			break
 		}
-		again := r.fetch(t)
-		again = r.backlogBack() || again
+		again := r.popForLane(l)
+		again = r.returnBacklog() || again
 		if !again && len(s.flights.waiting) == 0 {
 			break
 		}
-		more := s.wanted(again)
+		more := s.lanesNeeded(again)
 		for range more {
-			r.start(r.lane)
+			r.startLane(r.runLane)
 		}
-		if batches := s.flights.batches(r.queue.rules().BatchSize); batches > 1+more {
-			s.endLinger(batches - 1 - more)
+		if s.flights.countBatches(r.queue.rules().BatchSize) > 1+more {
 			s.patience.start(longWait)
 		}
 	}
-	s.endLane(t)
+	s.endLane(l)
 	return nil
 }
 
-// giveBack puts what waits back to the head of the shard's line, no retry spent. mu is held, and
-// let go meanwhile.
-func (r *Runner) giveBack() {
+// returnWaiting returns waiting jobs to the head of the shard's line, without a retry. The caller holds mu, which is
+// released during the request.
+func (r *Runner) returnWaiting() {
 	if r.state.phase == quarantined || len(r.state.flights.waiting) == 0 {
-		return // a lane came first
+		return // a lane has taken them meanwhile
 	}
-	nacks := r.state.flights.returned()
+	nacks := r.state.flights.removeAll()
 	r.mu.Unlock()
-	sent := r.send("nack", len(nacks), func(ctx context.Context) error { return second(r.claim.Nack(ctx, nacks...)) })
+	sent := r.sendUntilDone("nack", len(nacks), func(ctx context.Context) error { return errorOf(r.claim.Nack(ctx, nacks...)) })
 	r.mu.Lock()
 	if sent {
 		for _, n := range nacks {
-			r.state.close(n.Flight, 1)
+			r.state.closeJobs(n.Flight, 1)
 		}
-		r.state.change(woken) // a pop that is on its way may not have seen them
+		r.state.change(woken) // an open pop may have missed the returned jobs
 	}
 }
 
-// returner gives back what waits, as a lane of its own. mu is held.
-func (r *Runner) returner() {
-	r.start(func(t *turn) {
+// startReturnLane starts a lane that returns waiting jobs to Redis. The caller holds mu.
+func (r *Runner) startReturnLane() {
+	r.startLane(func(l *lane) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.giveBack()
-		r.state.endLane(t)
-		if r.state.spare() { // a lane became free meanwhile, or the queue was resumed
-			r.start(r.lane)
-		} else {
-			r.state.endLinger(1)
+		r.returnWaiting()
+		r.state.endLane(l)
+		if r.state.mayStartLane() { // a lane became free meanwhile, or the queue was resumed
+			r.startLane(r.runLane)
 		}
 	})
 }
 
-// relieve is patience's: it gives back what waits behind calls that all take long. So people can act
-// on it, and another node can have it. The next free lane pops it again.
-func (r *Runner) relieve() {
+// returnStuckJobs runs when the timer of patience ends. Jobs that wait behind long handler calls go back to Redis. There
+// people can act on them, and another node can get them. The next free lane pops them again.
+func (r *Runner) returnStuckJobs() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := &r.state
 	s.patience.set = false
-	switch in, ok := s.stuck(); {
+	switch in, ok := s.stuckIn(); {
 	case !ok:
 	case in > 0:
 		s.patience.start(in)
 	default:
-		r.returner()
+		r.startReturnLane()
 	}
 }
 
-// unstart puts a batch back that no handler has seen.
-func (r *Runner) unstart(batch *lowkiq.Batch, t *turn) {
+// putBack returns a batch that no handler has seen to the waiting jobs.
+func (r *Runner) putBack(batch *lowkiq.Batch, l *lane) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.state.flights.putBack(batch, t)
+	r.state.flights.putBack(batch, l)
 }
 
-// Pause gives back what is popped and with no handler, after the queue was paused.
+// Pause sends popped jobs back to Redis after the queue was paused, except jobs that a handler has.
 func (r *Runner) Pause() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.state.stops() || !r.state.halted() {
+	if r.state.isStopping() || !r.state.isHalted() {
 		return
 	}
-	r.state.interrupt()
+	r.state.interruptWaits()
 	if len(r.state.flights.waiting) > 0 {
-		r.returner()
+		r.startReturnLane()
 	}
 }
 
-// Still reports whether nothing of the shard begins until its queue is resumed: what handlers have goes on.
-func (r *Runner) Still() bool {
+// IsStill reports whether no handler call begins until the queue is resumed. Running calls continue.
+func (r *Runner) IsStill() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.state.still()
+	return r.state.isStill()
 }
 
-// lose ends the work on a shard whose claim is gone. Another node may own it already, so its
-// handlers have as long to return as those of a lost lease.
-func (r *Runner) lose(op string, err error) {
-	why := lost
+// loseClaim ends the work on a shard after its claim is gone. Another node may own the shard already, so the
+// handlers must return as quickly as after the loss of a lease.
+func (r *Runner) loseClaim(op string, err error) {
+	why := claimLost
 	if refusal := (*queue.FencedError)(nil); errors.As(err, &refusal) && refusal.Owner.Fence != 0 {
-		why = taken
+		why = claimTaken
 	}
 	r.mu.Lock()
 	news := r.state.giveUp(why)
@@ -495,95 +496,94 @@ func (r *Runner) lose(op string, err error) {
 	r.process.Kick()
 }
 
-// resync gives a shard back to claim it anew: Redis forgot some of what it did (a failover), and
-// only a release puts flights that no runner knows back into the queue (I2). mu is held.
-func (r *Runner) resync(why string, err error) {
-	if r.state.giveUp(outOfSync) {
+// requestReclaim makes the owner release the shard and claim it anew. Redis has forgotten operations, as after a
+// failover. Only a release puts flights that no runner knows back into the lists (I2). The caller holds mu.
+func (r *Runner) requestReclaim(why string, err error) {
+	if r.state.giveUp(claimOutOfSync) {
 		r.process.Log.Warn("redis and node disagree about a shard: claiming it anew", "shard", r.Shard, "why", why, "err", err)
 		r.process.Kick()
 	}
 }
 
-// OutOfSync reports whether Redis and this runner disagree: the shard is to be claimed anew.
-func (r *Runner) OutOfSync() bool { return r.held() == outOfSync }
+// OutOfSync reports whether Redis and this runner disagree, so that the shard must be claimed anew.
+func (r *Runner) OutOfSync() bool { return r.claimState() == claimOutOfSync }
 
-// Fenced reports whether Redis refused an operation because the claim is gone; byAnother says that
-// another instance has it, else Redis has lost it.
+// Fenced reports whether Redis refused an operation because the claim is gone. byAnother is true if another
+// instance has the claim, and false if Redis has lost it.
 func (r *Runner) Fenced() (fenced, byAnother bool) {
-	h := r.held()
-	return h >= lost, h == taken
+	h := r.claimState()
+	return h >= claimLost, h == claimTaken
 }
 
-func (r *Runner) held() hold {
+func (r *Runner) claimState() claimState {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.state.hold
+	return r.state.claim
 }
 
-// Calls is how many handler calls run.
+// Calls returns how many handler calls run.
 func (r *Runner) Calls() int64 { return r.caller.running.Load() }
 
-// Stop ends the pops; the returned channel closes when no handler of the shard runs.
+// Stop ends the pops. The returned channel closes when no handler of the shard runs.
 func (r *Runner) Stop() <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.state.end()
+	r.state.stopRunner()
 	return r.state.idle
 }
 
-// Release waits for the handlers of a stopped runner, acknowledges what they did, and gives the
-// shard back. A lost lease does not forbid it: Redis knows whether another instance has claimed the
-// shard meanwhile. It repeats while Redis is out of reach, until ctx ends.
+// Release waits for the handlers of a stopped runner, acknowledges their done jobs, and gives the shard back. This
+// is safe after the loss of the lease, because Redis knows whether another instance has claimed the shard
+// meanwhile. Release repeats its requests while Redis is out of reach, until ctx ends.
 func (r *Runner) Release(ctx context.Context) error {
 	<-r.state.idle
-	if acks := r.acks.last(); len(acks) > 0 {
-		err := r.persist(ctx, "ack", func() error { return second(r.claim.Ack(ctx, acks...)) })
+	if acks := r.acks.takeLast(); len(acks) > 0 {
+		err := r.retryTransient(ctx, "ack", func() error { return errorOf(r.claim.Ack(ctx, acks...)) })
 		switch {
 		case err == nil:
-			r.acknowledged(acks)
-		case !errors.Is(err, lowkiq.ErrFenced): // else the release says so
+			r.countAcks(acks)
+		case !errors.Is(err, lowkiq.ErrFenced): // the release reports a lost claim
 			r.process.OpFailed("ack", r.Shard, err)
 		}
 	}
-	return r.persist(ctx, "release", func() error { return second(r.claim.Release(ctx)) })
+	return r.retryTransient(ctx, "release", func() error { return errorOf(r.claim.Release(ctx)) })
 }
 
-// Close ends the timers and contexts of a runner that does nothing any more.
+// Close ends the timers and contexts of a stopped runner.
 func (r *Runner) Close() {
 	r.acks.flush.Stop()
 	r.cancel(lowkiq.ErrShutdown)
 }
 
-// Whereabouts says where the runner has an id.
+// Whereabouts returns where the runner has an id.
 func (r *Runner) Whereabouts(id string) queue.Whereabouts {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.state.whereabouts(id)
+	return r.state.locateID(id)
 }
 
-// Subscribed notes that the wake-ups of the shard arrive from now on.
-func (r *Runner) Subscribed() {
+// MarkSubscribed records that wake-ups of the shard arrive from now on.
+func (r *Runner) MarkSubscribed() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.state.polls.subscribed = true
 }
 
-// Unsubscribed notes that wake-ups may be missed: the runner is polled until they arrive again.
-func (r *Runner) Unsubscribed(interval time.Duration) {
+// MarkUnsubscribed records that wake-ups may be lost. The runner is polled until they arrive again.
+func (r *Runner) MarkUnsubscribed(interval time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.state.polls.unsubscribed(r.process.Now(), interval)
+	r.state.polls.markUnsubscribed(r.process.Now(), interval)
 }
 
-// PollDue says whether the runner, which has a lane to spare, should be looked at now, and plans
-// the next look.
+// PollDue reports whether the runner has a free lane and is due for a poll, and schedules the next poll.
 func (r *Runner) PollDue(now, interval time.Duration) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.state.spare() && r.state.polls.due(now, interval)
+	return r.state.mayStartLane() && r.state.polls.isDue(now, interval)
 }
 
-// WakeAt wakes the runner at a time by Redis's clock.
+// WakeAt wakes the runner at the given time of Redis's clock.
 func (r *Runner) WakeAt(due time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

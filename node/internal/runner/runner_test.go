@@ -12,10 +12,11 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
-// TestOverdue: a call that ignores its timeout is reported once, 30 s later; one that returned in
-// time, or at the very instant of its timeout, never.
+// TestOverdue checks that a call that ignores its timeout is reported once, 30 s later. A call that returns in time, or at the
+// instant of its timeout, is not reported.
 func TestOverdue(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -51,7 +52,7 @@ func watched(t *testing.T, took time.Duration) (reports int64, cause error) {
 	c := &caller{queue: &Queue{Metrics: testMetrics}, process: &Process{Log: slog.New(&log)}}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	defer cancel(nil)
-	w := c.watch(10*time.Second, cancel)
+	w := c.watchTimeout(10*time.Second, cancel)
 	time.Sleep(took)
 	if took != 10*time.Second {
 		synctest.Wait()
@@ -63,24 +64,25 @@ func watched(t *testing.T, took time.Duration) (reports int64, cause error) {
 	return log.n.Load(), cause
 }
 
-// TestFailureAfterTheLease: a handler fails as the lease has ended, before its context is cancelled. That is no failure of its jobs.
+// TestFailureAfterTheLease lets a handler fail when the lease has ended, and before its context is cancelled. Its jobs have not
+// failed.
 func TestFailureAfterTheLease(t *testing.T) {
 	t.Parallel()
 	over, killed := false, errors.New("killed")
 	c := &caller{process: &Process{MayWork: func() bool { return !over }}, queue: &Queue{
 		Handler: lowkiq.HandlerFunc(func(context.Context, *lowkiq.Batch) error { over = true; return killed }),
 	}}
-	if answer, cause := c.call(t.Context(), &lowkiq.Batch{}, &turn{}); answer != killed || cause != lowkiq.ErrLeaseLost {
+	if answer, cause := c.call(t.Context(), &lowkiq.Batch{}, &lane{}); answer != killed || cause != lowkiq.ErrLeaseLost {
 		t.Errorf("got %v, cause %v; want that it was killed, cause %v", answer, cause, lowkiq.ErrLeaseLost)
 	}
 }
 
-// TestOverdueAfterAChange: the report of a call says which timeout it had, whatever those before it had.
+// TestOverdueAfterAChange checks that the report of a call has its own timeout, and not the timeout of an earlier call.
 func TestOverdueAfterAChange(t *testing.T) {
 	t.Parallel()
 	c := &caller{}
-	c.watch(time.Hour, func(error) {}).stop()
-	w := c.watch(2*time.Hour, func(error) {})
+	c.watchTimeout(time.Hour, func(error) {}).stop()
+	w := c.watchTimeout(2*time.Hour, func(error) {})
 	w.mu.Lock()
 	got := w.timeout
 	w.mu.Unlock()
@@ -90,7 +92,8 @@ func TestOverdueAfterAChange(t *testing.T) {
 	}
 }
 
-// TestOverdueHook: a hook that ignores its time is reported once, while it still runs; one that ends within 30 s of it never.
+// TestOverdueHook checks that a hook that ignores its time is reported once, while it still runs. A hook that ends within 30 s
+// after its time is not reported.
 func TestOverdueHook(t *testing.T) {
 	t.Parallel()
 	for takes, want := range map[time.Duration]int64{20 * time.Second: 0, 10 * time.Minute: 1} {
@@ -121,8 +124,8 @@ type count struct {
 func (c *count) Enabled(context.Context, slog.Level) bool  { return true }
 func (c *count) Handle(context.Context, slog.Record) error { c.n.Add(1); return nil }
 
-// TestUnknownFlight: one answer that names a flight which the runner does not know may be old, two
-// in a row mean that the shard must be claimed anew.
+// TestUnknownFlight checks that a single answer that names an unknown flight may be old, and that two such answers in a row
+// make the owner claim the shard anew.
 func TestUnknownFlight(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -144,14 +147,14 @@ func TestUnknownFlight(t *testing.T) {
 		if c.flush {
 			acks.flushing = make(chan struct{})
 		}
-		_, first := f.compare(c.open[0], acks)
-		if _, second := f.compare(c.open[1], acks); first || second != c.want {
+		_, first := f.compareOpen(c.open[0], acks)
+		if _, second := f.compareOpen(c.open[1], acks); first || second != c.want {
 			t.Errorf("%s: a mismatch at the first answer %v, at the second %v, want %v", c.name, first, second, c.want)
 		}
 	}
 }
 
-// TestPopSize: a pop takes what the shard finishes in about 50 ms.
+// TestPopSize checks that a pop asks for the jobs that the shard finishes in about 50 ms.
 func TestPopSize(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -171,21 +174,21 @@ func TestPopSize(t *testing.T) {
 		{"never beyond a script's bound", 1000, 8, 1000, 0, 1000},
 	} {
 		p := pace{perJob: c.perJob}
-		if got := p.ids(&Rules{BatchSize: c.batch, Prefetch: c.prefetch}, c.lanes); got != c.want {
+		if got := p.idsToPop(&Rules{Rules: rules.Rules{BatchSize: c.batch, Prefetch: c.prefetch}}, c.lanes); got != c.want {
 			t.Errorf("%s: got %d, want %d", c.name, got, c.want)
 		}
 	}
 }
 
-// TestStamps: the process's clock is read once in 10 ms of Go's; the time between is added.
-func TestStamps(t *testing.T) {
+// TestCallClock checks that the process's clock is read once in 10 ms of Go's clock, and that the time between is added.
+func TestCallClock(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		start, reads, slept := time.Now(), 0, time.Duration(0)
 		clock := func() time.Duration { reads++; return time.Hour + slept + time.Since(start) }
-		var s stamps
+		var s callClock
 		for range 25 {
-			if got, want := s.at(time.Now(), clock), time.Hour+time.Since(start); got != want {
+			if got, want := s.timeAt(time.Now(), clock), time.Hour+time.Since(start); got != want {
 				t.Errorf("got %s, want %s", got, want)
 			}
 			time.Sleep(time.Millisecond)
@@ -194,14 +197,14 @@ func TestStamps(t *testing.T) {
 			t.Errorf("%d readings in 25 ms, want 3", reads)
 		}
 		slept = time.Minute // the machine was suspended
-		time.Sleep(stampsFor)
-		if got, want := s.at(time.Now(), clock), time.Hour+time.Minute+time.Since(start); got != want {
+		time.Sleep(maxReadingAge)
+		if got, want := s.timeAt(time.Now(), clock), time.Hour+time.Minute+time.Since(start); got != want {
 			t.Errorf("after a sleep: got %s, want %s", got, want)
 		}
 	})
 }
 
-// TestPolls: how often a shard with a lane to spare is looked at.
+// TestPolls checks when a shard with a free lane is polled.
 func TestPolls(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -216,7 +219,7 @@ func TestPolls(t *testing.T) {
 	} {
 		got := 0
 		for now := time.Duration(0); now < c.over; now += time.Second {
-			if c.p.due(now, time.Second) {
+			if c.p.isDue(now, time.Second) {
 				got++
 			}
 		}
@@ -226,7 +229,7 @@ func TestPolls(t *testing.T) {
 	}
 }
 
-// TestAlarmForEver: a job that is due in ages does not keep the alarm from the others.
+// TestAlarmForEver checks that a job that is due in centuries does not block the alarm of other jobs.
 func TestAlarmForEver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/journal"
+	"github.com/lowkiq/lowkiq/internal/store/journal"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
@@ -237,14 +237,14 @@ func (s *shard) called(id string) bool { return s.h.called && id[len(id)-1]%2 ==
 
 // told looks whether the end of an id comes with what its handler has answered.
 func (s *shard) told(a queue.Acks, id string) {
-	if s.h.now().Journal.Runs == journal.All {
+	if s.h.now().ShardJournal.Runs == journal.All {
 		if place := slices.Index(a.IDs, id); place < 0 || a.Rest || !strings.Contains(lineAt(a.Runs, place), id) {
 			s.fault("flight %d: %s is acknowledged without its line of the journal", a.Flight, id)
 		}
 	}
 	i := slices.IndexFunc(a.Answers, func(one queue.Answer) bool { return one.ID == id })
 	switch {
-	case !s.called(id) && i >= 0 && !a.Answers[i].Noted:
+	case !s.called(id) && i >= 0 && !a.Answers[i].HasNotes:
 		s.fault("flight %d: %s has an answer for nobody", a.Flight, id)
 	case s.called(id) && i < 0:
 		s.fault("flight %d: %s is acknowledged without its answer", a.Flight, id)
@@ -294,7 +294,7 @@ func (s *shard) pop(fence, number int64, req queue.PopRequest) (p queue.Popped, 
 		return p, nil
 	}
 	var take []string
-	if len(s.suspects) > 0 {
+	if len(s.suspects) > 0 && !req.NoSuspect {
 		id := s.suspects[0]
 		switch {
 		case s.crashes[id] > 0 && !req.Slot:
@@ -490,6 +490,11 @@ func (f *fake) Nack(ctx context.Context, nacks ...queue.Nack) (int, error) {
 				f.toHead(n.ID)
 				continue
 			}
+			if _, suspect := f.crashes[n.ID]; suspect && n.Kind == queue.Postpone && n.Limited {
+				f.suspects = append(f.suspects, n.ID)
+				r.payloads, r.parked = append(r.payloads, r.parked...), nil
+				continue
+			}
 			delete(f.crashes, n.ID)
 			r.payloads, r.parked = append(r.payloads, r.parked...), nil
 			if n.Kind == queue.Hold {
@@ -527,11 +532,11 @@ func (f *fake) Bury(ctx context.Context, burials ...queue.Burial) (int, error) {
 				f.expired = append(f.expired, fmt.Sprint(b.ID, b.Places, b.Policy))
 			}
 			f.h.judge.buried(call{f.Shard, f.fence, b.Flight, b.ID}, b, f.job(b.ID), gone)
-			delete(f.crashes, b.ID)
 			if r.payloads = left; len(left) > 0 {
 				f.toHead(b.ID)
 				continue
 			}
+			delete(f.crashes, b.ID)
 			f.rest(b.ID)
 		}
 		return nil

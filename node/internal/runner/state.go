@@ -9,36 +9,36 @@ import (
 	"github.com/lowkiq/lowkiq/queue"
 )
 
-// phase is where a runner stands; the table is in the package's comment.
+// phase is a runner's phase; the package comment has the table.
 type phase uint8
 
 const (
-	resting         phase = iota // no pop is under way, and nothing is known to be due
+	resting         phase = iota // no pop is open, and no due job is known
 	popping                      // a lane asks Redis for the next flight
-	repopping                    // the same, and something became due meanwhile that the answer may not know of
+	repopping                    // the same, and a job became due that the answer may not contain
 	waitsForFlights              // an id in quarantine is next, once the open flights have ended
-	quarantined                  // an id in quarantine is with its handler: nothing else of the shard may begin
-	stopping                     // no pop begins any more, lanes end after the batch that they have
-	stopped                      // no lane runs and none begins: the shard can be released
+	quarantined                  // a handler has an id in quarantine, and no other job of the shard may begin
+	stopping                     // no further pop begins, and lanes end after their batch
+	stopped                      // no lane runs or begins, and the shard can be released
 )
 
-// event is what changes a phase.
+// event is an event that may change the phase.
 type event uint8
 
 const (
-	woken            event = iota // a push, a timer or a poll: something may be due
-	popBegins                     // by one lane
-	popEnds                       // with other jobs, with none, or without an answer
-	toldToWait                    // the pop's answer: an id in quarantine waits for the open flights
-	quarantineBegins              // the pop's answer: the one job is an id in quarantine
-	quarantineEnds                // its handler has answered, and that is on its way to Redis
-	flightEnds                    // Redis has an answer of a handler that no pop took along
-	stop                          // the shard is given up, or lost
+	woken            event = iota // a push, a timer or a poll; a job may be due
+	popBegins                     // a lane pops
+	popEnds                       // the pop brought ordinary jobs, no jobs, or no answer
+	toldToWait                    // the pop's answer; an id in quarantine waits for the open flights
+	quarantineBegins              // the pop's answer; its only job is an id in quarantine
+	quarantineEnds                // its handler has answered, and the outcome is on its way to Redis
+	flightEnds                    // Redis has an outcome that no pop carried
+	stop                          // the shard is given back, or lost
 	lanesEnd                      // the last lane has ended
 )
 
-// after says which phase follows an event, and whether the runner should look for work now: begin a
-// lane that pops, or pop once more. An event without a line in the table changes nothing.
+// after returns the phase after an event, and whether the runner should look for work now, which means to
+// start a lane that pops or to pop again. An event without a line in the table changes nothing.
 func (p phase) after(e event) (next phase, look bool) {
 	switch {
 	case p == stopped:
@@ -80,33 +80,34 @@ func (p phase) after(e event) (next phase, look bool) {
 	return p, false
 }
 
-// hold is what Redis has said of the claim.
-type hold uint8
+// claimState is the state of the claim, as Redis has reported it.
+type claimState uint8
 
 const (
-	held      hold = iota
-	outOfSync      // Redis and the runner disagree: the shard is to be released and claimed anew
-	lost           // an operation was refused: Redis has no claim
-	taken          // an operation was refused: another instance has the claim
+	claimHeld      claimState = iota
+	claimOutOfSync            // Redis and the runner disagree, so the shard must be released and claimed anew
+	claimLost                 // an operation was refused, because Redis has no claim
+	claimTaken                // an operation was refused, because another instance has the claim
 )
 
-// state is what a runner has and where it stands. It sends nothing and waits for nothing: the
-// runner tells it what has happened, and asks what may be done next. Runner.mu guards it.
+// state is the state of a runner and makes its decisions. It does no I/O and never waits. The runner
+// reports events to it and asks what to do next. Runner.mu guards it.
 type state struct {
 	queue *Queue
 	phase phase
-	hold  hold
+	claim claimState
 	idle  chan struct{} // closed when stopped
-	turns []*turn       // of the lanes that run
+	lanes []*lane       // running lanes
 	more  bool          // the last pop left ids in the ready list
-	// due: Redis may have something that no pop has asked for. Without it a lane that has nothing
-	// to do ends, and does not look in vain: what comes later wakes the runner.
+	// due means that Redis may have jobs that no pop has asked for. Without it an idle lane ends
+	// without a pop, because later jobs wake the runner.
 	due bool
-	// parked: something was pushed to an id in flight, or is what its flight did not take. It is
-	// due when the flight ends, which Redis learns by a pop at once, not by a later flush of acks.
+	// parked means that payloads wait for the end of their id's flight, because they were pushed meanwhile,
+	// or because the flight left them out. They are due when the flight ends. So the next pop follows at once
+	// and carries the ack, which is not left to a flush.
 	parked bool
 
-	refused    int // ids that their groups let not begin, one after the other; see backlogFrom
+	refusals   int // successive ids that their groups kept from beginning; see minBacklogRefusals
 	flights    flights
 	quarantine quarantine
 	pace       pace
@@ -114,11 +115,11 @@ type state struct {
 	alarm      alarm
 	polls      polls
 
-	wait    context.Context    // of lanes that wait for their turn; nil: none has waited yet
+	wait    context.Context    // of lanes that wait for resources; nil if no lane has waited yet
 	endWait context.CancelFunc // ends wait
 }
 
-// change is the one place where a runner's phase changes.
+// change applies an event. No other function changes the phase.
 func (s *state) change(e event) (look bool) {
 	was := s.phase
 	s.phase, look = was.after(e)
@@ -129,7 +130,7 @@ func (s *state) change(e event) (look bool) {
 	switch {
 	case s.phase == was:
 	case s.phase == stopping:
-		s.interrupt()
+		s.interruptWaits()
 		s.alarm.stop()
 		s.patience.timer.Stop()
 	case s.phase == stopped:
@@ -138,42 +139,44 @@ func (s *state) change(e event) (look bool) {
 	return look
 }
 
-// park notes that something was pushed to an id in flight. It says whether to look for it at once:
-// the flight has ended, and its ack is on its way.
-func (s *state) park() (look bool) {
+// recordParked records a push to an id in flight. It returns whether to look for work at once, because the flight
+// has ended and its ack is on its way.
+func (s *state) recordParked() (look bool) {
 	s.parked = len(s.flights.open) > 0 || s.phase == popping || s.phase == repopping
 	return !s.parked
 }
 
-// stops reports whether no pop begins any more.
-func (s *state) stops() bool { return s.phase >= stopping }
+// isStopping reports whether no further pop begins.
+func (s *state) isStopping() bool { return s.phase >= stopping }
 
 // mayPop reports whether a lane may pop.
 func (s *state) mayPop() bool {
 	return (s.phase == resting || s.phase == waitsForFlights) && !s.queue.Paused.Load()
 }
 
-// wantsPop reports whether a lane that has nothing to do should pop.
+// wantsPop reports whether an idle lane should pop.
 func (s *state) wantsPop() bool { return s.due && s.mayPop() }
 
-// spare reports whether one more lane may begin, and pop.
-func (s *state) spare() bool { return len(s.turns) < s.queue.rules().ShardConcurrency && s.mayPop() }
-
-// halted reports whether the queue is paused and what was popped can be given back. An id in
-// quarantine stays: only an answer of its handler may end that.
-func (s *state) halted() bool { return s.queue.Paused.Load() && s.phase != quarantined }
-
-// still reports whether nothing begins any more, as the queue is paused: no pop is on its way, nothing
-// that was popped waits, and no lane is about to call a handler.
-func (s *state) still() bool {
-	return s.queue.Paused.Load() && s.phase != popping && s.phase != repopping && len(s.flights.waiting) == 0 &&
-		!slices.ContainsFunc(s.turns, func(t *turn) bool { return len(t.ids) > 0 && t.began.Load() == 0 })
+// mayStartLane reports whether another lane may start and pop.
+func (s *state) mayStartLane() bool {
+	return len(s.lanes) < s.queue.rules().ShardConcurrency && s.mayPop()
 }
 
-// waiting returns the context in which lanes wait for their turn, made from work. It ends when the
-// queue is paused or the runner stops; ok is false if that is so already.
-func (s *state) waiting(work context.Context) (ctx context.Context, ok bool) {
-	if s.stops() || s.halted() {
+// isHalted reports whether the queue is paused and popped jobs can be given back. An id in quarantine
+// stays, because only an answer of its handler may end its flight.
+func (s *state) isHalted() bool { return s.queue.Paused.Load() && s.phase != quarantined }
+
+// isStill reports whether the queue is paused and no handler call can begin. Then no pop is open, no popped
+// job waits, and no lane is about to call a handler.
+func (s *state) isStill() bool {
+	return s.queue.Paused.Load() && s.phase != popping && s.phase != repopping && len(s.flights.waiting) == 0 &&
+		!slices.ContainsFunc(s.lanes, func(l *lane) bool { return len(l.ids) > 0 && l.began.Load() == 0 })
+}
+
+// waitContext returns the context of lanes that wait for resources, derived from work. It ends when the
+// queue is paused or the runner stops. ok is false if that has happened already.
+func (s *state) waitContext(work context.Context) (ctx context.Context, ok bool) {
+	if s.isStopping() || s.isHalted() {
 		return nil, false
 	}
 	if s.wait == nil {
@@ -182,46 +185,45 @@ func (s *state) waiting(work context.Context) (ctx context.Context, ok bool) {
 	return s.wait, true
 }
 
-// interrupt ends the waiting for turns.
-func (s *state) interrupt() {
-	s.endLinger(len(s.turns))
+// interruptWaits ends all waits of lanes for resources.
+func (s *state) interruptWaits() {
 	if s.wait != nil {
 		s.endWait()
 		s.wait, s.endWait = nil, nil
 	}
 }
 
-// end has the runner stop.
-func (s *state) end() {
+// stopRunner stops the runner.
+func (s *state) stopRunner() {
 	s.change(stop)
-	if len(s.turns) == 0 {
+	if len(s.lanes) == 0 {
 		s.change(lanesEnd)
 	}
 }
 
-// endLane takes out the turn of a lane that ends.
-func (s *state) endLane(t *turn) {
-	i := slices.Index(s.turns, t)
-	s.turns = slices.Delete(s.turns, i, i+1)
-	if len(s.turns) == 0 {
-		s.quarantine.give() // also a paused or stopping runner must not keep others waiting
+// endLane removes a lane that ends.
+func (s *state) endLane(l *lane) {
+	i := slices.Index(s.lanes, l)
+	s.lanes = slices.Delete(s.lanes, i, i+1)
+	if len(s.lanes) == 0 {
+		s.quarantine.releaseSlot() // a paused or stopping runner must not keep others waiting either
 		s.change(lanesEnd)
 	}
 }
 
-// giveUp notes that the claim is of no more use. false: that, or worse, was known.
-func (s *state) giveUp(why hold) (news bool) {
-	if s.hold >= lost || s.hold == why {
+// giveUp records that the claim is unusable. It returns false if this, or worse, was known.
+func (s *state) giveUp(why claimState) (news bool) {
+	if s.claim >= claimLost || s.claim == why {
 		return false
 	}
-	s.hold = why
-	s.end()
+	s.claim = why
+	s.stopRunner()
 	return true
 }
 
-// takeIn takes in the answer to a pop, which ends it. It says whether to pop again at once, and
-// whether Redis and this runner disagree about the open flights. The runner's mutex is held from
-// here until the lane has drawn its conclusions, or a wake-up could fall between the two.
+// takeIn applies the answer to a pop, which ends the pop. It returns whether to pop again at once, and
+// whether Redis and this runner disagree about the open flights. The caller holds the runner's mutex from
+// here until the lane has decided how to go on. Otherwise a wake-up could be lost between the two.
 func (s *state) takeIn(p queue.Popped, acks *acks) (again, mismatch bool) {
 	s.more = p.Ready > 0
 	s.parked = s.parked || p.Parts
@@ -234,45 +236,44 @@ func (s *state) takeIn(p queue.Popped, acks *acks) (again, mismatch bool) {
 	if !p.Next.IsZero() {
 		s.alarm.set(p.Next.Sub(p.Now))
 	}
-	again = s.quarantines(p, acks) || again
-	strange, mismatch := s.flights.compare(p.Open, acks)
+	again = s.applyQuarantine(p, acks) || again
+	strange, mismatch := s.flights.compareOpen(p.Open, acks)
 	again = !mismatch && (again || strange)
 	s.due = s.due || s.more || again || p.Quarantine != queue.NotQuarantined
 	return again, mismatch
 }
 
-// quarantines takes in what a pop says of ids in quarantine, which ends the pop. It says whether to
-// pop again at once.
+// applyQuarantine applies a pop's answer about ids in quarantine, which ends the pop. It returns whether to pop again at once.
 //
-//	the pop says   of an id in quarantine                 the runner
-//	nothing        there is none                          gives the node's slot to others
-//	taken          it is the one job of the flight        pops nothing before its handler has answered
-//	wait           it is next when no flight is open      keeps the slot; pops when one has ended, or to send acks
-//	slot           it needs the slot, and perhaps other   takes the slot and pops again, or is woken when the slot
-//	               jobs came instead                      is free
-func (s *state) quarantines(p queue.Popped, acks *acks) (again bool) {
+//	the pop says   meaning                                the runner
+//	nothing        no id is in quarantine                 gives the node's slot to others
+//	taken          the only job is an id in quarantine    pops nothing before its handler has answered
+//	wait           an id in quarantine is next when no    keeps the slot; pops when a flight has ended, or to
+//	               flight is open                         send acks
+//	slot           an id in quarantine needs the slot;    takes the slot and pops again, or is woken when the
+//	               other jobs may have come instead       slot is free
+func (s *state) applyQuarantine(p queue.Popped, acks *acks) (again bool) {
 	switch {
 	case p.Quarantine == queue.QuarantineTaken && len(p.Jobs) > 0:
 		s.quarantine.flight = p.Flight
 		return s.change(quarantineBegins)
 	case p.Quarantine == queue.QuarantineWait:
-		s.endLinger(len(s.turns)) // it waits for their flights, too
-		return s.change(toldToWait) || acks.any()
+		return s.change(toldToWait) || acks.anyWaiting()
 	}
 	again = s.change(popEnds)
-	s.quarantine.give()
+	s.quarantine.releaseSlot()
 	if p.Quarantine == queue.QuarantineSlot {
-		again = s.quarantine.take() && len(p.Jobs) == 0 || again
+		again = s.quarantine.acquireSlot() && len(p.Jobs) == 0 || again
 	}
 	return again
 }
 
-// close notes that Redis needs nothing more for n jobs of a flight but their acks. It says whether
-// that was the rest of the flight.
-func (s *state) close(number int64, n int) (ended bool) {
-	ended = s.flights.close(number, n)
+// closeJobs records that Redis needs only the acks for n jobs of a flight. It returns whether these were the
+// rest of the flight.
+func (s *state) closeJobs(number int64, n int) (ended bool) {
+	ended = s.flights.closeJobs(number, n)
 	if s.parked {
-		s.change(woken) // a pop that is on its way takes no ack of this flight along
+		s.change(woken) // an open pop does not carry the ack of this flight
 	}
 	s.parked = s.parked && len(s.flights.open) > 0
 	if ended && number == s.quarantine.flight {
@@ -281,103 +282,96 @@ func (s *state) close(number int64, n int) (ended bool) {
 	return ended
 }
 
-// wanted is how many more lanes there should be for what was popped: the others are busy, perhaps
-// for long. again: one of them should pop.
-func (s *state) wanted(again bool) int {
-	if s.phase == quarantined || s.stops() {
+// lanesNeeded returns how many more lanes the popped jobs need, because the other lanes are busy, perhaps for
+// long. If again is true, one of the new lanes should pop.
+func (s *state) lanesNeeded(again bool) int {
+	if s.phase == quarantined || s.isStopping() {
 		return 0
 	}
-	n := s.flights.batches(s.queue.rules().BatchSize)
+	n := s.flights.countBatches(s.queue.rules().BatchSize)
 	if s.more || again {
 		n++
 	}
-	// The lane that asks goes on itself.
-	return min(s.queue.rules().ShardConcurrency-len(s.turns), n-1)
+	// The calling lane continues itself.
+	return min(s.queue.rules().ShardConcurrency-len(s.lanes), n-1)
 }
 
-// refuse notes that groups let some ids not begin that were not told before when to ask, and whether they let others begin.
-func (s *state) refuse(news int, let bool) {
-	if s.refused += news; let {
-		s.refused = 0
-	}
+// hasBacklog reports whether the ids popped now probably belong to groups that let no id begin.
+func (s *state) hasBacklog(rules *Rules) bool {
+	return s.refusals >= minBacklogRefusals && rules.Groups.By != "" && rules.Groups.Rate.N == 0
 }
 
-// backlog reports whether what is popped now is likely to be of groups that let none begin.
-func (s *state) backlog(rules *Rules) bool {
-	return s.refused >= backlogFrom && rules.Groups.By != "" && rules.Groups.Rate.N == 0
-}
-
-// able is how many lanes can take part in what is popped now: not those in a call for long, unless
-// it is about to end.
-func (s *state) able() int {
+// idleLanes returns how many lanes can take jobs of the next pop. Lanes in a long call do not count, unless the
+// call is about to end.
+func (s *state) idleLanes() int {
 	n := s.queue.rules().ShardConcurrency
-	if len(s.turns) == 1 {
-		return n // the one that pops
+	if len(s.lanes) == 1 {
+		return n // the lane that pops
 	}
 	now := s.alarm.now()
-	for _, t := range s.turns {
-		began := time.Duration(t.began.Load())
+	for _, l := range s.lanes {
+		began := time.Duration(l.began.Load())
 		if runs := now - began; began != 0 && runs >= longWait && !s.pace.endsSoon(runs) {
 			n--
 		}
 	}
-	return max(1, n) // this one pops; there may be more lanes than the rules now say
+	return max(1, n) // this lane pops; there may be more lanes than the current rules allow
 }
 
-// stuck says when what waits is to go back, if no lane has taken a batch by then: once all lanes
-// have been in their calls for longWait. With 0 it is to go back now. ok is false if nothing waits,
-// or a lane waits for its turn: when it has that it looks again.
-func (s *state) stuck() (in time.Duration, ok bool) {
-	if len(s.flights.waiting) == 0 || s.stops() {
+// stuckIn returns how soon waiting jobs should go back if no lane takes a batch before. By then all lanes
+// have been in their calls for longWait. 0 means now. ok is false if no job waits, or if a lane waits for
+// resources. That lane starts the check again when it has them.
+func (s *state) stuckIn() (in time.Duration, ok bool) {
+	if len(s.flights.waiting) == 0 || s.isStopping() {
 		return 0, false
 	}
 	if s.phase != resting && s.phase != waitsForFlights {
-		return longWait, true // a lane pops and is back soon, or what waits is in quarantine
+		return longWait, true // a lane pops and is back soon, or the waiting id is in quarantine
 	}
 	now := s.alarm.now()
-	for _, t := range s.turns {
-		if t.waits {
+	for _, l := range s.lanes {
+		if l.waits {
 			return 0, false
 		}
-		began := time.Duration(t.began.Load())
+		began := time.Duration(l.began.Load())
 		if began == 0 {
-			began = now // it is about to begin a call, or gives jobs back
+			began = now // the lane is about to begin a call, or gives jobs back
 		}
 		in = max(in, began+longWait-now)
 	}
 	return in, true
 }
 
-// whereabouts says where the runner has an id.
-func (s *state) whereabouts(id string) queue.Whereabouts {
-	if s.flights.waits(id) {
+// locateID returns where the runner has an id.
+func (s *state) locateID(id string) queue.Whereabouts {
+	if s.flights.isWaiting(id) {
 		return queue.Whereabouts{Stage: queue.Behind}
 	}
 	var where queue.Whereabouts
-	for _, t := range s.turns {
-		if !slices.Contains(t.ids, id) {
+	for _, l := range s.lanes {
+		if !slices.Contains(l.ids, id) {
 			continue
 		}
-		began := t.began.Load()
+		began := l.began.Load()
 		if began == 0 {
-			return queue.Whereabouts{Stage: *t.stage.Load()}
+			return queue.Whereabouts{Stage: *l.stage.Load()}
 		}
 		where = queue.Whereabouts{Stage: queue.Handled, For: s.alarm.now() - time.Duration(began)}
-		if !t.ends.ended() {
+		if !l.canceller.hasEnded() {
 			return where
 		}
-		// It calls hooks, and another lane may have the id again.
+		// The lane calls hooks, and another lane may have the id again.
 	}
 	return where
 }
 
-// batch takes the next batch for a lane's turn; some jobs wait.
-func (s *state) batch(t *turn) *lowkiq.Batch {
-	part := s.flights.take(s.queue.rules().BatchSize)
-	t.popped, t.place = part.popped, part.place
-	t.stage.Store(&stageBehind)
+// takeBatch takes the next batch for a lane. At least one job must wait.
+func (s *state) takeBatch(l *lane) *lowkiq.Batch {
+	part := s.flights.takeBatch(s.queue.rules().BatchSize)
+	l.popped, l.place = part.popped, part.place
+	l.stage.Store(&stageBehind)
 	for i := range part.jobs {
-		t.ids = append(t.ids, part.jobs[i].ID)
+		l.ids = append(l.ids, part.jobs[i].ID)
 	}
 	return lowkiq.NewBatch(lowkiq.Shard{}, 0, part.number, part.jobs)
 }

@@ -11,103 +11,103 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/process/handling"
+	"github.com/lowkiq/lowkiq/internal/verdict"
 )
 
-// caller makes a shard's handler calls.
+// caller calls the handler for a shard.
 type caller struct {
-	shard   lowkiq.Shard
-	queue   *Queue
-	process *Process
-	exited  func(*lowkiq.Batch, *turn) // runs when a handler has ended its goroutine
-	running atomic.Int64               // calls
-	watches sync.Pool                  // of *callWatch: a timer for each call would be half of what a call costs
+	shard       lowkiq.Shard
+	queue       *Queue
+	process     *Process
+	afterGoexit func(*lowkiq.Batch, *lane) // runs when a handler has ended its goroutine
+	running     atomic.Int64               // calls
+	watches     sync.Pool                  // of *callWatch: a timer for each call would be half of what a call costs
 }
 
-// call runs the handler. cause says why its context ended, if it did.
-func (c *caller) call(ctx context.Context, batch *lowkiq.Batch, t *turn) (answer, cause error) {
-	ctx, cancel := context.WithCancelCause(t.context(ctx))
+// call calls the handler and returns its answer. cause is the reason if the context of the call has ended.
+func (c *caller) call(ctx context.Context, batch *lowkiq.Batch, l *lane) (answer, cause error) {
+	ctx, cancel := context.WithCancelCause(l.callContext(ctx))
 	defer cancel(nil)
 	timeout := c.queue.rules().HandlerTimeout
 	if timeout > 0 {
-		w := c.watch(timeout, cancel)
+		w := c.watchTimeout(timeout, cancel)
 		defer w.stop()
 	}
 	stuck := c.queue.rules().StuckAfter
 	if stuck > 0 {
-		defer t.notes.watch(stuck, cancel)()
+		defer l.notes.watchSilence(stuck, cancel)()
 	}
-	t.ends.begin(cancel)
-	defer t.ends.end()
+	l.canceller.beginCall(cancel)
+	defer l.canceller.endCall()
 	c.running.Add(1)
 	defer c.running.Add(-1)
-	answer = c.guarded(ctx, batch, t)
+	answer = c.callGuarded(ctx, batch, l)
 	cause = context.Cause(ctx)
 	if cause == nil && answer != nil && !c.process.MayWork() {
-		cause = lowkiq.ErrLeaseLost // the cancel is on its way: what fails now may have failed for that
+		cause = lowkiq.ErrLeaseLost // its cancel is on its way, and may have made the call fail
 	}
-	if failed, _ := named(answer); failed == nil {
+	if !verdict.NamesJobs(answer) {
 		switch {
 		case errors.Is(cause, lowkiq.ErrTimeout):
 			answer = errors.Join(fmt.Errorf("%w: %s", lowkiq.ErrTimeout, timeout), answer)
 		case errors.Is(cause, lowkiq.ErrStuck):
-			answer = errors.Join(fmt.Errorf("%w: it has noted nothing for %s", lowkiq.ErrStuck, stuck), answer)
+			answer = errors.Join(fmt.Errorf("%w: no note for %s", lowkiq.ErrStuck, stuck), answer)
 		}
 	}
 	return answer, cause
 }
 
-// guarded is the call itself, whose panic is an answer.
-func (c *caller) guarded(ctx context.Context, batch *lowkiq.Batch, t *turn) (answer error) {
+// callGuarded calls the handler. A panic is an answer, too. If the handler ends the goroutine with runtime.Goexit, it
+// starts another goroutine, which applies that failure and replaces the lane.
+func (c *caller) callGuarded(ctx context.Context, batch *lowkiq.Batch, l *lane) (answer error) {
 	returned := false
 	jobs := batch.Jobs
 	defer func() {
 		if value := recover(); value != nil {
-			answer = &PanicError{value, debug.Stack()}
+			answer = &verdict.PanicError{Value: value, Stack: debug.Stack()}
 		} else if !returned {
-			// runtime.Goexit: this goroutine is lost, its work must not be.
+			// runtime.Goexit ends this goroutine. The batch must not be lost with it.
 			batch.Jobs = jobs
-			c.process.Lanes.Go(func() { c.exited(batch, t) })
+			c.process.Lanes.Go(func() { c.afterGoexit(batch, l) })
 		}
 	}()
-	// Last of all, so that a process that is frozen has next to no chance to be so between this
-	// look and the call (I1: see design.md on what remains).
+	// This is the last check before the call (I1). A process could still be frozen between the check and the call,
+	// for so long that its lease ends. docs/design.md says what happens then.
 	if !c.process.MayWork() {
 		returned = true
 		return errNoLease
 	}
-	answer = c.queue.Handler.Handle(ctx, batch)
+	answer = c.queue.Handler.Handle(handling.WithCall(ctx, &handling.Call{
+		Home: c.queue.Home, Queue: batch.Shard.Queue, Shard: batch.Shard.Index, Lanes: c.queue.rules().ShardConcurrency, Jobs: jobs,
+	}), batch)
+	if answer != nil { // methods of an error may panic, as with a nil pointer in it, and then that panic is the answer
+		_, _ = errors.Is(answer, errNoLease), answer.Error()
+	}
 	returned = true
 	return answer
 }
 
-// PanicError is the failure of a handler that panicked.
-type PanicError struct {
-	Value any
-	Stack []byte
-}
-
-func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v\n%s", e.Value, e.Stack) }
-
-// errNoLease says that a handler was not called, because the lease had ended by then.
+// errNoLease means that the handler was not called, because the lease has ended.
 var errNoLease = errors.New("the lease has ended")
 
-// overdueAfter is how long after its timeout a handler may take to return before
-// people are told.
+// overdueAfter is how soon after its timeout a handler must return. After that the log and a metric report it.
 const overdueAfter = 30 * time.Second
 
-// callWatch cancels a call at its timeout and reports one that ignores it.
+// callWatch cancels a call at its timeout, and reports a call that ignores that.
 type callWatch struct {
 	c *caller
 
 	mu        sync.Mutex
-	timeout   time.Duration           // of this call, as the rules can change; guarded by mu
+	timeout   time.Duration           // of this call, because the rules can change; guarded by mu
 	cancel    context.CancelCauseFunc // guarded by mu
 	timer     *time.Timer             // guarded by mu
 	cancelled bool                    // guarded by mu
 	over      bool                    // the call has returned; guarded by mu
 }
 
-func (c *caller) watch(timeout time.Duration, cancel context.CancelCauseFunc) *callWatch {
+// watchTimeout starts to watch a call that has just begun.
+func (c *caller) watchTimeout(timeout time.Duration, cancel context.CancelCauseFunc) *callWatch {
 	w, used := c.watches.Get().(*callWatch)
 	if !used {
 		w = &callWatch{c: c}
@@ -118,12 +118,12 @@ func (c *caller) watch(timeout time.Duration, cancel context.CancelCauseFunc) *c
 	if used {
 		w.timer.Reset(timeout)
 	} else {
-		w.timer = time.AfterFunc(timeout, w.ring)
+		w.timer = time.AfterFunc(timeout, w.onTimer)
 	}
 	return w
 }
 
-// stop ends the watch. One whose timer has not rung can serve the next call.
+// stop ends the watch. A watch whose timer was stopped before it ran can serve the next call.
 func (w *callWatch) stop() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -133,8 +133,8 @@ func (w *callWatch) stop() {
 	}
 }
 
-// ring is the timer's end: first the timeout's, then overdueAfter's.
-func (w *callWatch) ring() {
+// onTimer runs when the timer ends, first after the timeout, then after overdueAfter.
+func (w *callWatch) onTimer() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {
@@ -146,12 +146,12 @@ func (w *callWatch) ring() {
 	default:
 		w.c.queue.Metrics.Overdue.Inc()
 		w.c.process.Log.Error("handler has not returned after its timeout",
-			"shard", w.c.shard, "timeout", w.timeout, "stacks", string(Stacks()))
+			"shard", w.c.shard, "timeout", w.timeout, "stacks", string(AllStacks()))
 	}
 }
 
-// Stacks are those of all goroutines.
-func Stacks() []byte {
+// AllStacks returns the stacks of all goroutines, at most 1 MiB.
+func AllStacks() []byte {
 	buf := make([]byte, 1<<20)
 	return buf[:runtime.Stack(buf, true)]
 }

@@ -1,14 +1,12 @@
-// Package feed answers one question: how does an NDJSON stream of any length get into
-// a queue, and where does it go on after an outage?
+// Package feed answers one question: how does an NDJSON stream of any length get into a queue, and where does it continue
+// after an outage?
 //
-// A [Feeder] reads lines in one goroutine and stores them in batches in the caller's:
-// whatever has been read while the last batch was on its way is the next one, so a slow
-// stream is stored line by line and a fast one in thousands. Memory is bounded by
-// bytes, whatever the stream's length.
+// A [Feeder] reads lines in one goroutine and stores them in batches in another, the caller's. A batch consists of the lines
+// that were read while the batch before was stored. So a slow stream is stored line by line, and a fast stream in thousands.
+// Memory is bounded in bytes, whatever the length of the stream.
 //
-// It promises that every line up to [Summary.Line] is settled, that is: stored, or
-// refused and reported. Going on after that line loses nothing (I2); lines behind it
-// may have been stored already and are then stored again, as a push is at least once.
-// Lines of one id keep their order (I3), also when some of a batch must be repeated: a
-// batch has at most one script per shard.
+// Every line up to [Summary.Line] is settled: it is stored, or it was refused and reported. To continue after that line
+// loses nothing (I2). Later lines may be stored as well and are then stored again, because a push happens at least once.
+// Lines of an id keep their order (I3), even if a part of a batch is repeated, because a batch has at most one script per
+// shard.
 package feed

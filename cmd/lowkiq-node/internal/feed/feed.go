@@ -9,68 +9,67 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/process/sleep"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
-// Target stores jobs: a *queue.Queue, or a node that is asked to.
+// Target stores jobs: a *queue.Queue, or a node that is asked to store them.
 type Target interface {
 	Push(ctx context.Context, jobs ...lowkiq.Push) ([]queue.Result, error)
 }
 
-// Input is one part of the stream.
+// Input is a part of the stream.
 type Input struct {
 	Name string
 	io.Reader
 }
 
-// Feeder stores a stream of lines. Its fields are not changed while Run runs.
+// Feeder stores a stream of lines. Its fields must not change during Run.
 type Feeder struct {
 	Target Target
-	Shards int // of the queue
-	// Skip lines are not stored: they were, in an earlier run.
+	Shards int // shard count of the queue
+	// Skip is the number of lines that are not stored, because an earlier run has stored them.
 	Skip int
 	// Strict ends the run at the first line that is refused.
 	Strict bool
-	// Patience is how long Redis may be away without any line getting through.
-	// Default 30 s.
+	// Patience is how long Redis may be away before the run fails. Every stored line starts it anew. Default: 30 s.
 	Patience time.Duration
-	// Rate is how many lines a second are read at most; 0 = as many as Redis takes.
+	// Rate is the maximum number of lines read per second. 0 is no limit.
 	Rate int
-	// Refused is told of each refused line, in order.
+	// Refused is called for each refused line, in order.
 	Refused func(line int, reason error)
-	// Settled is told after each batch, Away when Redis is out of reach for the first
-	// time since a line got through. Both may be nil.
+	// Settled is called after each batch, and Away when Redis is out of reach for the first time since a line was stored.
+	// Both may be nil.
 	Settled func(Summary)
 	Away    func(error)
 
 	sum Summary
 }
 
-// Summary is what became of the lines so far.
+// Summary is the result for the lines so far.
 type Summary struct {
-	Pushed  int `json:"pushed"`  // jobs in Redis, merged ones included
-	Merged  int `json:"merged"`  // of these, equal to a payload that was waiting already
-	Refused int `json:"refused"` // bad lines, and jobs beyond a limit
-	Lines   int `json:"lines"`   // pushed and refused; empty and skipped lines are not counted
+	Pushed  int `json:"pushed"`  // stored jobs, with merged jobs
+	Merged  int `json:"merged"`  // stored jobs whose payload was equal to a waiting payload
+	Refused int `json:"refused"` // bad lines, and jobs over a limit
+	Lines   int `json:"lines"`   // pushed and refused lines, without empty and skipped lines
 
-	Line int `json:"-"` // every line of the stream up to this one is settled
+	Line int `json:"-"` // every line of the stream up to this line is settled
 }
 
 // Errors that end a run early.
 var (
-	// ErrStrict: a line was refused and Strict is set. It is the first one behind
-	// Summary.Line.
+	// ErrStrict means that a line was refused and Strict is set. It is the first line after Summary.Line.
 	ErrStrict = errors.New("a line was refused")
-	// ErrRefused: a target wraps it around why it will never store one job.
+	// ErrRefused is wrapped by a target that will never store a job.
 	ErrRefused = errors.New("refused")
-	// ErrAway: a target wraps it around a trouble that may pass.
+	// ErrAway is wrapped by a target whose error may pass.
 	ErrAway = errors.New("away")
-	// ErrInput: the stream could not be read.
+	// ErrInput means that the stream could not be read.
 	ErrInput = errors.New("cannot read the input")
 )
 
-// Sizes of a batch. A shard's share is one script of package queue, so that a batch of
-// which a part failed can be repeated without turning the order around.
+// Bounds of a batch. Package queue stores a shard's share of it in a single script. So the failed part of a batch can be
+// repeated without a change of order.
 const (
 	batchLines = 4096
 	batchBytes = 8 << 20
@@ -78,12 +77,12 @@ const (
 	shareBytes = 1 << 20
 
 	maxLine   = 8 << 20
-	readAhead = 24 << 20 // bytes read and not yet stored; more than one longest line
-	overhead  = 128      // of a line in memory, about
+	readAhead = 24 << 20 // bytes read and not yet stored; more than the longest line
+	overhead  = 128      // bytes of memory for a line, about
 )
 
-// Run stores the inputs one after the other, their lines counted through. The error is
-// ErrStrict, ErrInput, the context's cause, or what Redis said last.
+// Run stores the inputs in turn, with their lines counted through. The error is ErrStrict, ErrInput, the cause of the
+// context's end, or the last error of Redis.
 func (f *Feeder) Run(ctx context.Context, inputs ...Input) (Summary, error) {
 	if f.Patience == 0 {
 		f.Patience = 30 * time.Second
@@ -92,16 +91,16 @@ func (f *Feeder) Run(ctx context.Context, inputs ...Input) (Summary, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	r := &reader{inputs: inputs, skip: f.Skip, rate: f.Rate, items: make(chan item, batchLines), room: semaphore.NewWeighted(readAhead)}
-	go r.run(ctx)
+	go r.readInputs(ctx)
 	var next *item
 	for {
 		var batch []item
 		var err error
-		batch, next, err = f.gather(ctx, r, next)
+		batch, next, err = f.gatherBatch(ctx, r, next)
 		if err != nil || len(batch) == 0 {
 			return f.sum, err
 		}
-		if err := f.settle(ctx, batch); err != nil {
+		if err := f.settleBatch(ctx, batch); err != nil {
 			return f.sum, err
 		}
 		for i := range batch {
@@ -110,9 +109,9 @@ func (f *Feeder) Run(ctx context.Context, inputs ...Input) (Summary, error) {
 	}
 }
 
-// gather waits for an item and takes along what is there besides, up to the limits. The
-// item that did not fit is the first of the next batch. No items: the stream is over.
-func (f *Feeder) gather(ctx context.Context, r *reader, first *item) (batch []item, rest *item, err error) {
+// gatherBatch waits for an item and takes the items that are ready after it, up to the limits. rest is the item that did not
+// fit, which begins the next batch. An empty batch means that the stream has ended.
+func (f *Feeder) gatherBatch(ctx context.Context, r *reader, first *item) (batch []item, rest *item, err error) {
 	if first == nil {
 		select {
 		case <-ctx.Done():
@@ -125,15 +124,15 @@ func (f *Feeder) gather(ctx context.Context, r *reader, first *item) (batch []it
 		}
 	}
 	room := newRoom(f.Shards)
-	room.take(first)
+	room.tryAdd(first)
 	batch = append(batch, *first)
-	for !batch[len(batch)-1].last() {
+	for !batch[len(batch)-1].endsStream() {
 		select {
 		case it, ok := <-r.items:
 			if !ok {
 				return batch, nil, nil
 			}
-			if !room.take(&it) {
+			if !room.tryAdd(&it) {
 				return batch, &it, nil
 			}
 			batch = append(batch, it)
@@ -144,17 +143,17 @@ func (f *Feeder) gather(ctx context.Context, r *reader, first *item) (batch []it
 	return batch, nil, nil
 }
 
-// settle stores a batch and accounts for its lines in order.
-func (f *Feeder) settle(ctx context.Context, batch []item) error {
+// settleBatch stores a batch and counts its lines in order.
+func (f *Feeder) settleBatch(ctx context.Context, batch []item) error {
 	if f.Strict {
-		batch = untilBad(batch)
+		batch = cutAfterRefused(batch)
 	}
-	failed := f.store(ctx, batch)
+	failed := f.pushBatch(ctx, batch)
 	for i := range batch {
 		if batch[i].pending {
 			return failed
 		}
-		if err := f.account(&batch[i]); err != nil {
+		if err := f.countLine(&batch[i]); err != nil {
 			return err
 		}
 	}
@@ -164,9 +163,9 @@ func (f *Feeder) settle(ctx context.Context, batch []item) error {
 	return nil
 }
 
-// account counts a line that was stored or refused.
-func (f *Feeder) account(it *item) error {
-	if it.last() {
+// countLine counts a line that was stored or refused.
+func (f *Feeder) countLine(it *item) error {
+	if it.endsStream() {
 		return it.err
 	}
 	f.sum.Lines++
@@ -186,8 +185,8 @@ func (f *Feeder) account(it *item) error {
 	return nil
 }
 
-// untilBad ends a batch with its first bad line.
-func untilBad(batch []item) []item {
+// cutAfterRefused cuts a batch after its first refused line.
+func cutAfterRefused(batch []item) []item {
 	for i := range batch {
 		if batch[i].err != nil {
 			return batch[:i+1]
@@ -196,20 +195,20 @@ func untilBad(batch []item) []item {
 	return batch
 }
 
-// store pushes the batch's jobs and repeats what Redis could not take, until Patience
-// is over. What is still pending then was perhaps not stored.
-func (f *Feeder) store(ctx context.Context, batch []item) error {
-	b := Backoff{Limit: f.Patience, Away: f.Away}
+// pushBatch pushes the jobs of a batch, and repeats those that Redis could not store until Patience is over. Jobs that are
+// still pending then may have been stored.
+func (f *Feeder) pushBatch(ctx context.Context, batch []item) error {
+	b := sleep.Backoff{Limit: f.Patience, Away: f.Away}
 	for {
-		jobs, items := pending(batch)
+		jobs, items := pendingJobs(batch)
 		if len(jobs) == 0 {
 			return nil
 		}
 		results, err := f.Target.Push(ctx, jobs...)
 		stored := 0
 		for i := range results {
-			if err := results[i].Err; err == nil || refusal(err) {
-				*items[i] = items[i].settled(results[i])
+			if err := results[i].Err; err == nil || isRefusal(err) {
+				*items[i] = items[i].withResult(results[i])
 				stored++
 			} else if ctx.Err() == nil && !queue.Transient(err) && !errors.Is(err, ErrAway) {
 				return err
@@ -230,7 +229,8 @@ func (f *Feeder) store(ctx context.Context, batch []item) error {
 	}
 }
 
-func pending(batch []item) (jobs []lowkiq.Push, items []*item) {
+// pendingJobs returns the pending jobs of a batch. The item of a job has the same index.
+func pendingJobs(batch []item) (jobs []lowkiq.Push, items []*item) {
 	for i := range batch {
 		if batch[i].pending {
 			jobs = append(jobs, batch[i].push)
@@ -240,9 +240,10 @@ func pending(batch []item) (jobs []lowkiq.Push, items []*item) {
 	return jobs, items
 }
 
-// refusal reports whether err concerns this one job and would come again.
-func refusal(err error) bool {
-	for _, known := range []error{ErrRefused, queue.ErrID, queue.ErrScore, queue.ErrPerformAt, lowkiq.ErrHeader, queue.ErrPayloadSize, queue.ErrTooManyPayloads, queue.ErrTooManyBytes, queue.ErrDamaged} {
+// isRefusal reports whether err concerns this job alone and would come again.
+func isRefusal(err error) bool {
+	for _, known := range []error{ErrRefused, queue.ErrID, queue.ErrScore, queue.ErrPerformAt, lowkiq.ErrHeader, queue.ErrPayloadSize,
+		queue.ErrTooManyPayloads, queue.ErrTooManyBytes, queue.ErrDamaged} {
 		if errors.Is(err, known) {
 			return true
 		}

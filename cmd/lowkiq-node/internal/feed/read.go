@@ -10,25 +10,25 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/internal/pause"
+	"github.com/lowkiq/lowkiq/internal/process/sleep"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/wire"
 )
 
-// item is a line on its way.
+// item is a line on its way into the queue.
 type item struct {
 	line    int
 	size    int64
 	push    lowkiq.Push
 	pending bool  // not stored yet
-	merged  bool  // of a stored one
+	merged  bool  // the stored job was merged
 	err     error // why it was refused, or ErrInput
 }
 
-// last: the stream cannot be read beyond this item.
-func (it *item) last() bool { return errors.Is(it.err, ErrInput) }
+// endsStream reports whether the stream cannot be read beyond this item.
+func (it *item) endsStream() bool { return errors.Is(it.err, ErrInput) }
 
-func (it item) settled(r queue.Result) item {
+func (it item) withResult(r queue.Result) item {
 	it.pending, it.merged, it.err = false, r.Merged, r.Err
 	return it
 }
@@ -37,17 +37,17 @@ func (it item) settled(r queue.Result) item {
 type reader struct {
 	inputs []Input
 	skip   int
-	rate   int // lines a second; 0 = no limit
+	rate   int // lines per second; 0 is no limit
 	items  chan item
-	room   *semaphore.Weighted // for bytes that were read and are not stored yet
+	room   *semaphore.Weighted // bytes that were read and are not stored yet
 }
 
-// run reads until the inputs end, one cannot be read, or ctx ends. A blocked read (a
-// terminal, a pipe) outlives ctx.
-func (r *reader) run(ctx context.Context) {
+// readInputs reads until the inputs end, an input cannot be read, or ctx ends. A blocked read of a terminal or a pipe
+// outlives ctx.
+func (r *reader) readInputs(ctx context.Context) {
 	defer close(r.items)
 	began := time.Now()
-	before := 0 // lines of the inputs before this one
+	before := 0 // lines of the earlier inputs
 	for _, in := range r.inputs {
 		scanner := wire.NewScanner(in, maxLine)
 		for {
@@ -66,25 +66,26 @@ func (r *reader) run(ctx context.Context) {
 			case err != nil:
 				it.err = fmt.Errorf("%w: %s: %w", ErrInput, in.Name, err)
 			}
-			if it.line <= r.skip && !it.last() {
+			if it.line <= r.skip && !it.endsStream() {
 				continue
 			}
-			if r.pace(ctx, began, it.line-r.skip) != nil || !r.send(ctx, it) || it.last() {
+			if r.awaitTurn(ctx, began, it.line-r.skip) != nil || !r.sendItem(ctx, it) || it.endsStream() {
 				return
 			}
 		}
 	}
 }
 
-// pace waits until it is the n-th line's turn.
-func (r *reader) pace(ctx context.Context, began time.Time, n int) error {
+// awaitTurn waits until the n-th line may be sent.
+func (r *reader) awaitTurn(ctx context.Context, began time.Time, n int) error {
 	if r.rate == 0 {
 		return nil
 	}
-	return pause.For(ctx, time.Until(began.Add(time.Duration(n)*time.Second/time.Duration(r.rate))))
+	return sleep.For(ctx, time.Until(began.Add(time.Duration(n)*time.Second/time.Duration(r.rate))))
 }
 
-func (r *reader) send(ctx context.Context, it item) bool {
+// sendItem sends an item when there is room for its bytes. It reports whether it did so before ctx was done.
+func (r *reader) sendItem(ctx context.Context, it item) bool {
 	if r.room.Acquire(ctx, it.size) != nil {
 		return false
 	}
@@ -96,7 +97,7 @@ func (r *reader) send(ctx context.Context, it item) bool {
 	}
 }
 
-// room is what a batch can still take.
+// room is the space that is left in a batch.
 type room struct {
 	shards int
 	lines  int
@@ -108,8 +109,8 @@ type share struct{ lines, bytes int }
 
 func newRoom(shards int) *room { return &room{shards: shards, share: map[int]share{}} }
 
-// take reports whether the item fits, and accounts for it if so.
-func (r *room) take(it *item) bool {
+// tryAdd reports whether the item fits, and counts it if so.
+func (r *room) tryAdd(it *item) bool {
 	if r.lines > 0 && (r.lines == batchLines || r.bytes+it.size > batchBytes) {
 		return false
 	}

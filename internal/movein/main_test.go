@@ -1,9 +1,0 @@
-package movein
-
-import (
-	"testing"
-
-	"github.com/lowkiq/lowkiq/internal/leaktest"
-)
-
-func TestMain(m *testing.M) { leaktest.Main(m) }

@@ -1,0 +1,122 @@
+package redisdb
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"syscall"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Explain adds the operation and the Redis server to an error. redis.Nil becomes the error of an
+// impossible answer, because answerOf has accepted nil already where a command may answer it.
+func (db *DB) Explain(what string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, redis.Nil):
+		err = wrongKind(what, nil)
+	case Says(err, "OOM"):
+		return fmt.Errorf("%s: redis %s is out of memory (raise maxmemory or let jobs drain): %w", what, db.address, err)
+	case Says(err, "READONLY"):
+		return fmt.Errorf("%s: redis %s is a replica and takes no writes (use the address of its master, or redis+sentinel://, which finds it): %w", what, db.address, err)
+	case isAnswer(err):
+		return fmt.Errorf("%s: redis %s answered: %w", what, db.address, err)
+	}
+	var plain tls.RecordHeaderError
+	var stranger x509.UnknownAuthorityError
+	switch {
+	case errors.As(err, &plain):
+		return fmt.Errorf("%s: redis %s does not speak TLS (use redis:// instead of rediss://, or its TLS port): %w", what, db.address, err)
+	case errors.As(err, &stranger):
+		return fmt.Errorf("%s: redis %s: the authority of its certificate is not trusted (redis_tls.ca_file names it): %w", what, db.address, err)
+	}
+	return fmt.Errorf("%s: redis %s: %w", what, db.address, err)
+}
+
+// isAnswer reports whether an error is an answer of Redis.
+func isAnswer(err error) bool {
+	var answer redis.Error
+	return errors.As(err, &answer)
+}
+
+// Says reports whether Redis answered with an error of this kind. Redis 6.2 wraps the errors of
+// commands inside scripts: "ERR Error running script (…): @user_script: 1: -OOM …".
+func Says(err error, kind string) bool {
+	if redis.HasErrorPrefix(err, kind) {
+		return true
+	}
+	return redis.HasErrorPrefix(err, "Error running script") && strings.Contains(err.Error(), ": -"+kind+" ")
+}
+
+// Transient reports whether an operation that failed with err may succeed when it is repeated. That
+// is so if Redis was out of reach, starting, failing over, moving a slot, read-only, or out of
+// memory or connections. If the connection broke, it is unknown whether the operation was executed.
+func Transient(err error) bool {
+	for _, kind := range []string{"LOADING", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN", "OOM", "MOVED", "ASK", "BUSY", "NOREPLICAS", "MISCONF", "UNKILLABLE", "max number of clients"} {
+		if Says(err, kind) {
+			return true
+		}
+	}
+	return Unreachable(err)
+}
+
+// Unserving returns the answer of a Redis that serves nobody, because it starts, fails over, runs a
+// long script or has no connection left. It returns "" for any other error.
+func Unserving(err error) string {
+	for _, state := range []string{"LOADING", "BUSY", "CLUSTERDOWN", "MASTERDOWN", "READONLY", "TRYAGAIN", "UNKILLABLE", "max number of clients"} {
+		if Says(err, state) {
+			return state
+		}
+	}
+	return ""
+}
+
+// Unreachable reports whether Redis could not be asked or did not answer.
+func Unreachable(err error) bool {
+	if err == nil || isAnswer(err) || errors.Is(err, context.Canceled) || errors.Is(err, redis.ErrClosed) {
+		return false
+	}
+	var netErr net.Error
+	if errors.As(err, &netErr) {
+		if _, bare := netErr.(syscall.Errno); !bare { // every errno is a net.Error, even that of a full disk
+			return true
+		}
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return true
+	}
+	for _, broken := range []error{io.EOF, io.ErrUnexpectedEOF, net.ErrClosed, syscall.EPIPE, syscall.ECONNRESET} {
+		if errors.Is(err, broken) {
+			return true
+		}
+	}
+	// go-redis exports no names for the errors of its pools, sentinels and clusters.
+	return strings.HasPrefix(rootError(err).Error(), "redis: ")
+}
+
+// rootError returns the error at the end of a chain.
+func rootError(err error) error {
+	for {
+		next := errors.Unwrap(err)
+		if next == nil {
+			return err
+		}
+		err = next
+	}
+}
+
+// Answer returns the text of Redis's answer, "" if err is not an answer.
+func Answer(err error) string {
+	var answer redis.Error
+	if !errors.As(err, &answer) {
+		return ""
+	}
+	return strings.TrimPrefix(answer.Error(), "ERR ")
+}

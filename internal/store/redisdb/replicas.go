@@ -1,0 +1,67 @@
+package redisdb
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// If a failover forgets a claim, two instances believe that they own the shard, until the next
+// command of the older owner. So a claim waits for a replica, if its master has any. That is best
+// effort, because Redis does not promise that this replica becomes the next master.
+
+const (
+	replicaPatience = 100 * time.Millisecond // to wait for a replica
+	replicasFor     = 30 * time.Second       // how long the number of a master's replicas is remembered
+)
+
+// replicas remembers how many replicas each master has.
+type replicas struct {
+	mu   sync.Mutex // guards seen
+	seen map[string]replicaCount
+}
+
+type replicaCount struct {
+	n  int64
+	at time.Time
+}
+
+// countOf asks a master for its number of replicas unless it is remembered. A master that does not
+// answer has none.
+func (r *replicas) countOf(ctx context.Context, master *DB) int64 {
+	r.mu.Lock()
+	known, ok := r.seen[master.address]
+	r.mu.Unlock()
+	if ok && time.Since(known.at) < replicasFor {
+		return known.n
+	}
+	n := Int(master.readInfo(ctx, "replication")["connected_slaves"])
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.seen[master.address] = replicaCount{n, time.Now()}
+	return n
+}
+
+// RunReplicated is [DB.Run] followed by a WAIT on the same connection, because WAIT covers only the
+// writes of its connection. confirmed is false if there are replicas and none of them has the write
+// yet.
+func (db *DB) RunReplicated(ctx context.Context, s *Script, keys []string, args ...any) (reply any, confirmed bool, err error) {
+	master, err := db.MasterOf(ctx, keys[0])
+	if err != nil || db.replicas.countOf(ctx, master) == 0 {
+		reply, err = db.Run(ctx, s, keys, args...)
+		return reply, true, err
+	}
+	pipe := master.rdb.Pipeline()
+	answer := pipe.EvalSha(ctx, s.sha, keys, args...)
+	waited := pipe.Do(ctx, "WAIT", 1, replicaPatience.Milliseconds())
+	pipe.Exec(ctx) //nolint:errcheck // every command carries its own error
+	reply, err = answer.Result()
+	if isNoScript(err) || redis.HasErrorPrefix(err, "MOVED") || redis.HasErrorPrefix(err, "ASK") {
+		reply, err = db.Run(ctx, s, keys, args...) // nothing was done; this call does not wait
+		return reply, false, err
+	}
+	n, _ := waited.Int()
+	return reply, n > 0, db.explainScript(s, err)
+}

@@ -1,0 +1,124 @@
+package redisdb
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// Server is a Redis server.
+type Server struct {
+	Address string
+	// Fields has the fields of INFO. A proxy or an emulation leaves most of them out.
+	Fields map[string]string
+}
+
+// The oldest supported Redis. Scripts use LPOP with a count, which came with 6.2.
+const minMajor, minMinor = 6, 2
+
+// Info returns INFO of every master. It fails if a master does not answer.
+func (db *DB) Info(ctx context.Context) ([]Server, error) {
+	var mu sync.Mutex // guards all; a cluster's masters are asked concurrently
+	var all []Server
+	err := db.EachMaster(ctx, func(ctx context.Context, master *DB) error {
+		if err := master.rdb.Ping(ctx).Err(); err != nil {
+			return db.Explain("read INFO of redis", err)
+		}
+		one := Server{master.address, master.readInfo(ctx, "server", "clients", "memory", "persistence", "stats", "replication", "cpu", "keyspace")}
+		mu.Lock()
+		defer mu.Unlock()
+		all = append(all, one)
+		return nil
+	})
+	slices.SortFunc(all, func(x, y Server) int { return cmp.Compare(x.Address, y.Address) })
+	return all, err
+}
+
+// Evicts returns the address and the maxmemory-policy of a master that may evict keys, "" if none
+// may.
+func (db *DB) Evicts(ctx context.Context) (address, policy string, err error) {
+	var mu sync.Mutex // guards the results; a cluster's masters are asked concurrently
+	err = db.EachMaster(ctx, func(ctx context.Context, master *DB) error {
+		text, err := master.rdb.Info(ctx, "memory").Result()
+		if err != nil {
+			return db.Explain("ask redis for its maxmemory-policy", err)
+		}
+		if found := fieldsOf(text)["maxmemory_policy"]; mayEvict(found) {
+			mu.Lock()
+			defer mu.Unlock()
+			address, policy = master.address, found
+		}
+		return nil
+	})
+	return address, policy, err
+}
+
+// mayEvict reports whether a maxmemory-policy lets Redis drop jobs.
+func mayEvict(policy string) bool { return policy != "" && policy != "noeviction" }
+
+// fieldsOf parses the answer to INFO.
+func fieldsOf(text string) map[string]string {
+	fields := map[string]string{}
+	for line := range strings.Lines(text) {
+		if key, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
+			fields[key] = value
+		}
+	}
+	return fields
+}
+
+// readInfo reads each section of INFO by itself, because an emulation may know only some sections.
+func (db *DB) readInfo(ctx context.Context, sections ...string) map[string]string {
+	fields := map[string]string{}
+	for _, section := range sections {
+		text, _ := db.rdb.Info(ctx, section).Result() //nolint:errcheck // the section is unknown
+		maps.Copy(fields, fieldsOf(text))
+	}
+	return fields
+}
+
+// Check connects, reads INFO and sends the scripts. It fails if Redis is out of reach, too old, may
+// evict jobs, or does not permit what the client does. It checks every master of a cluster, and
+// with Sentinel the master and every sentinel that answers. It returns the Server of any master.
+func (db *DB) Check(ctx context.Context, allowEviction bool) (server Server, err error) {
+	if err := db.rdb.Ping(ctx).Err(); err != nil {
+		return server, db.refusedToConnect(ctx, err)
+	}
+	var mu sync.Mutex // guards server; a cluster's masters are asked concurrently
+	err = db.EachMaster(ctx, func(ctx context.Context, master *DB) error {
+		one := Server{master.address, master.readInfo(ctx, "server", "memory", "persistence")}
+		mu.Lock()
+		defer mu.Unlock()
+		server = one
+		return one.checkServer(db.address, allowEviction)
+	})
+	if err != nil {
+		return server, err
+	}
+	if err := db.checkPermissions(ctx); err != nil {
+		return server, err
+	}
+	return server, db.Load(ctx)
+}
+
+// checkServer returns an error if jobs must not be kept in the server.
+func (s Server) checkServer(address string, allowEviction bool) error {
+	version, policy := s.Fields["redis_version"], s.Fields["maxmemory_policy"]
+	major, rest, _ := strings.Cut(version, ".")
+	minor, _, _ := strings.Cut(rest, ".")
+	x, err1 := strconv.Atoi(major)
+	y, err2 := strconv.Atoi(minor)
+	if err1 == nil && err2 == nil && (x < minMajor || x == minMajor && y < minMinor) {
+		return fmt.Errorf("redis %s is version %s, lowkiq needs %d.%d or later", address, version, minMajor, minMinor)
+	}
+	if mayEvict(policy) && !allowEviction {
+		return fmt.Errorf("redis %s has maxmemory-policy %s and may drop jobs; set maxmemory-policy noeviction in its redis.conf (or CONFIG SET maxmemory-policy noeviction), "+
+			"or accept the loss with node.allow_eviction", address, policy)
+	}
+	return nil
+}

@@ -1,0 +1,63 @@
+package node
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
+)
+
+// warned reports whether a node's status warns of something.
+func (r *running) warned(of string) bool {
+	r.t.Helper()
+	known, err := r.Cluster().Status(r.t.Context())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return slices.ContainsFunc(known.Warnings, func(text string) bool { return strings.Contains(text, of) })
+}
+
+// TestEvictionWhileItRuns checks that a node warns of a policy with which Redis may drop jobs, if it is set while the node runs
+// and is not allowed.
+func TestEvictionWhileItRuns(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	strict := start(t, Config{Redis: srv.URL()}, QueueConfig{Shards: 1}, nothing).serving()
+	lax := start(t, Config{Redis: srv.URL(), Name: "lax", AllowEviction: true}, QueueConfig{Name: "mail", Shards: 1}, nothing).serving()
+	for _, step := range []struct {
+		policy string
+		warned bool
+	}{{"volatile-lru", true}, {"allkeys-random", true}, {"noeviction", false}} {
+		raw(t, srv.Addr(), "CONFIG", "SET", "maxmemory-policy", step.policy)
+		strict.instance().checkEviction(t.Context())
+		lax.instance().checkEviction(t.Context())
+		if got := strict.warned("maxmemory-policy " + step.policy); got != step.warned {
+			t.Errorf("%s: warned %t, want %t", step.policy, got, step.warned)
+		}
+		if lax.warned("maxmemory-policy") {
+			t.Errorf("%s: got a warning though it is allowed", step.policy)
+		}
+	}
+	if strict.warned("maxmemory-policy") {
+		t.Error("got a warning of a policy that was changed back")
+	}
+}
+
+// TestRefusedLeaseIsNamed checks that a Redis that refuses writes is named as the cause, for as long as it does.
+func TestRefusedLeaseIsNamed(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	run := start(t, Config{Redis: srv.URL()}, QueueConfig{Shards: 1}, nothing).serving()
+	in := run.instance()
+	raw(t, srv.Addr(), "CONFIG", "SET", "min-replicas-to-write", "1")
+	await(t, "the cause is named", func() bool {
+		in.keeper.RenewNow()
+		return run.warned("NOREPLICAS") && strings.Contains(run.Cluster().RedisRefuses(), "NOREPLICAS")
+	})
+	raw(t, srv.Addr(), "CONFIG", "SET", "min-replicas-to-write", "0")
+	await(t, "it is not named any more", func() bool {
+		in.keeper.RenewNow()
+		return !run.warned("NOREPLICAS") && run.Cluster().RedisRefuses() == ""
+	})
+}

@@ -1,0 +1,42 @@
+package status
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/lowkiq/lowkiq/internal/process/identity"
+)
+
+// Drain passes a wish on to a node's newest live instance, be it this instance.
+func (x inspector) Drain(ctx context.Context, name string, on bool) (string, error) {
+	live, err := identity.Live(ctx, x.Client().Leases())
+	if err != nil {
+		return "", err
+	}
+	newest := map[string]identity.Lease{}
+	for _, info := range live {
+		if best, ok := newest[info.Node]; !ok || info.Start.After(best.Start) {
+			newest[info.Node] = info
+		}
+	}
+	info, ok := newest[name]
+	if !ok {
+		return "", unknownNode(name, newest)
+	}
+	got, err := x.Client().Drain(ctx, info.Instance, on)
+	if err == nil && !got {
+		err = fmt.Errorf("drain %s: %w", info.Instance, ErrNotHeard)
+	}
+	return info.Instance, err
+}
+
+// DrainProgress is how far an instance is that was asked to give its shards away.
+func (x inspector) DrainProgress(ctx context.Context, instance string) (d DrainProgress, err error) {
+	live, err := identity.Live(ctx, x.Client().Leases())
+	info, leased := live[instance]
+	d = DrainProgress{Ended: !leased, Drains: info.Draining}
+	for _, owned := range info.Queues {
+		d.Shards += owned
+	}
+	return d, err
+}
