@@ -16,6 +16,7 @@ import (
 
 	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 	"github.com/lowkiq/lowkiq/internal/testing/tier"
+	"github.com/lowkiq/lowkiq/queue/browse"
 )
 
 // A node that very many ask at once for what is large stays within its memory, whatever they ask: each request is answered,
@@ -41,6 +42,13 @@ func TestReadFloods(t *testing.T) {
 	if err := ask(t.Context(), http.MethodPost, queue+"holds", "", []byte(`{"id":"large"}`)); err != nil {
 		t.Fatal(err)
 	}
+	r.await("the hold is in force", patience, func() bool { // jobs that are pushed before are handled
+		if err := ask(t.Context(), http.MethodPost, queue+"jobs", "", []byte(`{"id":"large","payload":"first"}`)); err != nil {
+			t.Fatal(err)
+		}
+		held, err := browse.Of(r.queue).Page(t.Context(), browse.Query{State: browse.StateHeld})
+		return err == nil && len(held.Jobs) > 0
+	})
 	for i := range 15 {
 		body := fmt.Appendf(nil, `{"id":"large","payload":"%d%s"}`, i, strings.Repeat("x", 1<<20-100))
 		if err := ask(t.Context(), http.MethodPost, queue+"jobs", "", body); err != nil {
