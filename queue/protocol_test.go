@@ -275,8 +275,7 @@ func until(t *testing.T, what string, condition func() bool) {
 	}
 }
 
-// testNoScript: Redis forgets the scripts. Single calls and pipelines load them again. Tests that run at
-// the same time are affected.
+// testNoScript: Redis forgets the scripts. Single calls and pipelines load them again.
 func testNoScript(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	forget := func() {

@@ -240,10 +240,11 @@ func (h *halt) after(err error) error {
 
 func (h *halt) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		if err := next(ctx, cmd); !strings.HasPrefix(cmd.Name(), "eval") {
+		err := next(ctx, cmd)
+		if !strings.HasPrefix(cmd.Name(), "eval") {
 			return err
 		}
-		return h.after(cmd.Err())
+		return h.after(err)
 	}
 }
 

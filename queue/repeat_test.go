@@ -25,9 +25,10 @@ type twiceKey struct{}
 
 func repeated(ctx context.Context) context.Context { return context.WithValue(ctx, twiceKey{}, true) }
 
-// again returns the same script call, nil for a command that is no script.
-func again(ctx context.Context, cmd redis.Cmder) redis.Cmder {
-	if ctx.Value(twiceKey{}) == nil || cmd.Err() != nil || !strings.HasPrefix(cmd.Name(), "eval") {
+// again returns the same script call, nil for a command that failed or is no script. A script that Redis did not know is
+// not sent again, because another client may have loaded it meanwhile, and the answer would be lost.
+func again(ctx context.Context, cmd redis.Cmder, err error) redis.Cmder {
+	if ctx.Value(twiceKey{}) == nil || err != nil || !strings.HasPrefix(cmd.Name(), "eval") {
 		return nil
 	}
 	return redis.NewCmd(ctx, cmd.Args()...)
@@ -38,7 +39,7 @@ func (twice) DialHook(next redis.DialHook) redis.DialHook { return next }
 func (twice) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		err := next(ctx, cmd)
-		if repeat := again(ctx, cmd); repeat != nil {
+		if repeat := again(ctx, cmd, err); repeat != nil {
 			next(ctx, repeat) //nolint:errcheck // a release that comes twice is refused
 		}
 		return err
@@ -50,7 +51,7 @@ func (twice) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPi
 		err := next(ctx, cmds)
 		var repeats []redis.Cmder
 		for _, cmd := range cmds {
-			if repeat := again(ctx, cmd); repeat != nil {
+			if repeat := again(ctx, cmd, cmd.Err()); repeat != nil {
 				repeats = append(repeats, repeat)
 			}
 		}
