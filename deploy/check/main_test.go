@@ -6,12 +6,11 @@ import (
 	"slices"
 	"testing"
 
-	"go.uber.org/goleak"
-
+	"github.com/lowkiq/lowkiq/internal/testing/leaktest"
 	"github.com/lowkiq/lowkiq/metrics"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // deployed reads a file of deploy.
 func deployed(t *testing.T, path ...string) string {

@@ -4,13 +4,13 @@ package browser
 
 import (
 	"flag"
+	"fmt"
 	"os"
 	"strconv"
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
+	"github.com/lowkiq/lowkiq/internal/testing/leaktest"
 	"github.com/lowkiq/lowkiq/internal/testing/nodebin"
 )
 
@@ -23,26 +23,20 @@ func TestMain(m *testing.M) {
 	if n, err := strconv.Atoi(parallel.String()); err == nil && n < together {
 		_ = parallel.Set(strconv.Itoa(together)) // a number is one
 	}
-	goleak.VerifyTestMain(tests{m}, goleak.Cleanup(func(code int) {
-		built.Remove() //nolint:errcheck // a temporary directory
-		os.Exit(code)
-	}))
+	code := m.Run()
+	if shared.end != nil {
+		shared.end()
+	}
+	if err := leaktest.Check(); code == 0 && err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	built.Remove() //nolint:errcheck // a temporary directory
+	os.Exit(code)
 }
 
 // together is how many tabs are at work side by side.
 const together = 4
-
-// tests are all tests, and the end of their browser.
-type tests struct{ m *testing.M }
-
-func (t tests) Run() int {
-	defer func() {
-		if shared.end != nil {
-			shared.end()
-		}
-	}()
-	return t.m.Run()
-}
 
 func binary(t testing.TB) string { return built.Path(t, "../..") }
 

@@ -6,12 +6,11 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
+	"github.com/lowkiq/lowkiq/internal/testing/leaktest"
 	"github.com/lowkiq/lowkiq/lab/bench"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 func TestEveryFigureIsMeasured(t *testing.T) {
 	t.Parallel()
