@@ -30,7 +30,7 @@ func TestStockNodeCounts(t *testing.T) {
 	r := newRig(t, 4)
 	config := r.config(fmt.Sprintf("{exec: [%q, %q], processes: 3}\n    batch_size: 3\n    state: 720h", python, counter))
 	w := r.stock(config)
-	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*patience)
 	defer cancel()
 	const ids, calls, kills = 7, 150, 2
 	var made atomic.Int32

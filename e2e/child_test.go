@@ -70,7 +70,7 @@ func hotWork(batch *lowkiq.Batch) time.Duration {
 	case strings.HasPrefix(id, lastID):
 		return time.Second
 	case strings.HasPrefix(id, longID):
-		return 3 * ttl // a seizure without a witness of the death takes two
+		return 6 * ttl // the children of a frozen node are dead sooner
 	}
 	return time.Millisecond
 }

@@ -22,7 +22,7 @@ func TestClusterClockJumps(t *testing.T) {
 	server, clock := redistest.StartClocked(t)
 	r := rigAt(t, fleetShards, server.URL())
 	r.redis = server
-	f := fleetOf(r, settings{})
+	f := fleetOf(r, settings{TTL: 2 * ttl}) // no lease is to end by itself
 	f.upAll(names(5)...)
 	f.balanced(patience)
 	before := f.lease("n1").Instance
@@ -38,7 +38,7 @@ func TestClusterClockJumps(t *testing.T) {
 		t.Errorf("clock of Redis set back: got %d moves, want none: %+v", len(moves), moves[0])
 	}
 	died := f.crash("n3")
-	f.t.Logf("node killed after that: its shards served elsewhere %s later", (f.balanced(2*ttl+3*time.Second+slack) - died).Round(time.Millisecond))
+	f.t.Logf("node killed after that: its shards served elsewhere %s later", (f.balanced(2*f.settings.TTL+3*time.Second+slack) - died).Round(time.Millisecond))
 	f.onlyScheduled()
 	clock.Set(time.Hour) // what was pushed then is due again
 	f.finish(judge.Config{MaxDuplicates: -1, MaxUncaused: -1})

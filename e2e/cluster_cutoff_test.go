@@ -17,14 +17,14 @@ import (
 func TestClusterCutOff(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
-	f := newFleet(t, settings{})
+	f := newFleet(t, settings{TTL: 2 * ttl}) // no lease is to end
 	d := newRelays(t)
 	for i := range 5 {
 		d.up(f, i+1)
 	}
 	f.balanced(patience)
 	_, _, workers := f.parts()
-	const alone = 3 * ttl // longer than a seizure takes
+	alone := 3 * f.settings.TTL // longer than a seizure takes
 	f.cutsOff(d, workers[0], alone, func() { d.up(f, 6) })
 	leader, _, _ := f.parts()
 	f.cutsOff(d, leader, alone, func() {})

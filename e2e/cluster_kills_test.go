@@ -14,7 +14,7 @@ import (
 // flight is handled again, nothing else (I1, I2, I3, I4).
 func TestClusterKills(t *testing.T) {
 	t.Parallel()
-	f := newFleet(t, settings{MaxCrashes: -1})
+	f := newFleet(t, settings{MaxCrashes: -1, TTL: 2 * ttl})
 	f.upAll(names(5)...)
 	f.balanced(patience)
 	_, _, workers := f.parts()

@@ -76,7 +76,7 @@ func (r *rig) ofCluster(admin *redis.Client, cluster string) *fleet {
 	address := url.URL{Scheme: "redis", User: url.UserPassword(cluster, "secret"), Host: r.redis.Addr(), Path: "/0"}
 	own := &rig{t: r.t, tag: r.tag, cluster: cluster, redis: r.redis, url: r.url, shards: r.shards, history: filepath.Join(r.t.TempDir(), cluster)}
 	own.open(address.String())
-	return fleetOf(own, settings{Redis: address.String(), MaxCrashes: -1})
+	return fleetOf(own, settings{Redis: address.String(), MaxCrashes: -1, TTL: 2 * ttl})
 }
 
 func bindTo(address string) func(*settings) {

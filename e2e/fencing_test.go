@@ -16,10 +16,10 @@ import (
 func TestJudgeSeesAnOverlap(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1)
-	a := r.start(settings{Name: "a", Handler: "gate"})
+	a := r.start(settings{Name: "a", TTL: 2 * ttl, Handler: "gate"})
 	r.push(plainJob("contested"))
 	r.works(a)
-	b := r.start(settings{Name: "b"})
+	b := r.start(settings{Name: "b", TTL: 2 * ttl})
 	r.leased(b, 1)
 	shard := r.queue.Shard(0)
 	owner, err := shard.Owner(t.Context())

@@ -30,7 +30,7 @@ func TestScriptsForgotten(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 16)
 	admin := r.admin()
-	w := r.start(settings{Work: time.Millisecond})
+	w := r.start(settings{TTL: calmTTL, Work: time.Millisecond})
 	feed := r.feed(realEvents(3000))
 	feed.share(1, 1)
 	r.works(w)
@@ -56,7 +56,8 @@ func TestRedisFull(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 16)
 	admin := r.admin()
-	w := r.start(settings{Work: 20 * time.Millisecond})
+	const lives = 2 * ttl
+	w := r.start(settings{TTL: lives, Work: 20 * time.Millisecond})
 	r.push(plainJobs("before", 400)...)
 	r.works(w)
 	limit := func(bytes string) {
@@ -73,7 +74,7 @@ func TestRedisFull(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "OOM") || !strings.Contains(err.Error(), r.redis.Addr()) {
 			t.Fatalf("got %v, want an error that says OOM and names redis %s", err, r.redis.Addr())
 		}
-		return time.Since(full) > ttl+time.Second
+		return time.Since(full) > lives+time.Second
 	})
 	limit("0")
 	r.push(plainJobs("after", 50)...)

@@ -35,7 +35,7 @@ func TestJournalAgrees(t *testing.T) {
 	random := randomly(t)
 	r := newRig(t, 4, "--appendonly", "yes", "--appendfsync", "always")
 	f := &fleet{rig: r, nodes: map[string]*process{}, settings: settings{
-		TTL: ttl, MaxCrashes: 1000, Handler: "count", Journal: true, Work: 25 * time.Millisecond, Bind: "127.0.0.1:0", HTTP: "127.0.0.1:0"}}
+		TTL: 2 * ttl, MaxCrashes: 1000, Handler: "count", Journal: true, Work: 25 * time.Millisecond, Bind: "127.0.0.1:0", HTTP: "127.0.0.1:0"}}
 	f.http = &http.Client{Timeout: patience / 2, Transport: &http.Transport{DisableKeepAlives: true}}
 	nodes := names(3)
 	f.upAll(nodes...)

@@ -22,11 +22,11 @@ func TestRedisFrozen(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 16)
 	w := r.start(settings{Work: 20 * time.Millisecond})
+	q := r.impatient()
 	r.push(plainJobs(longID, 4)...) // under way when the lease is lost
 	r.await("the long jobs are under way", patience, func() bool { return r.owns("n1") && r.stats().Jobs.InFlight == 4 })
 	r.push(plainJobs("before", 600)...)
 	r.await("the worker is busy", patience, func() bool { return r.stats().Processed > 50 })
-	q := r.impatient()
 	r.redis.Pause()
 	r.pushesFail(q, outage)
 	r.redis.Resume()
@@ -128,7 +128,7 @@ func TestStubbornHandlerEndsTheProcess(t *testing.T) {
 func (r *rig) hold(shard int) (release func()) {
 	r.t.Helper()
 	const instance = "other/0.1"
-	if _, err := r.client.Leases().Take(r.t.Context(), instance, nil, []byte("{}"), time.Minute); err != nil {
+	if _, err := r.client.Leases().Take(r.t.Context(), instance, nil, []byte("{}"), time.Hour); err != nil {
 		r.t.Fatal(err)
 	}
 	claim, err := r.queue.Shard(shard).Claim(r.t.Context(), instance, queue.Fresh, queue.Owner{})

@@ -23,7 +23,7 @@ func TestPoison(t *testing.T) {
 	r.push(neighbours(shards, 8)...)
 	r.push(plainJob(poisonID))
 	r.excuse(func(p judge.Pushed) bool { return p.ID == poisonID })
-	s := settings{Handler: "poison", Work: 20 * time.Millisecond, Concurrency: shards}
+	s := settings{TTL: calmTTL, Handler: "poison", Work: 20 * time.Millisecond, Concurrency: shards}
 	deaths := 0
 	w := r.start(s)
 	r.await("the poison is buried and all others are done", patience, func() bool {

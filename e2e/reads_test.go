@@ -115,7 +115,7 @@ func TestReadFloods(t *testing.T) {
 		fmt.Fprintf(&calls, "{\"id\":\"call-%d\"}\n", i)
 	}
 	before := memoryOf(t, p.pid(), "VmRSS")
-	answer, err := http.Post(queue+"jobs?wait=60s", "application/json", strings.NewReader(calls.String()))
+	answer, err := http.Post(queue+"jobs?wait=5m", "application/json", strings.NewReader(calls.String()))
 	if err != nil {
 		t.Fatal(err)
 	}

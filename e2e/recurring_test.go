@@ -70,6 +70,7 @@ func TestRecurring(t *testing.T) {
 	}
 	s.goesOn("in the end")
 	for _, name := range s.list() {
+		s.lease(name) // from then on it knows what SIGTERM means
 		s.leave(name)
 	}
 	for name := range everySecond() {

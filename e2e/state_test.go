@@ -23,7 +23,7 @@ func TestStatesAreExact(t *testing.T) {
 	kills := tier.Of(0, 6, 20)
 	random := randomly(t)
 	r := newRig(t, 4)
-	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*patience)
 	defer cancel()
 	var group sync.WaitGroup
 	var mu sync.Mutex

@@ -42,7 +42,7 @@ queues:
     shards: %d
     max_crashes: 0
     handler: %s
-`, r.redis.URL(), r.cluster, ttl, queueName, r.shards, handler)
+`, r.redis.URL(), r.cluster, 2*ttl, queueName, r.shards, handler)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		r.t.Fatal(err)
 	}
