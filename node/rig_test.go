@@ -26,7 +26,7 @@ import (
 )
 
 // patience is for a machine that runs all packages' tests at once.
-const patience = 60 * time.Second
+const patience = 2 * time.Minute
 
 // await asks until the condition holds.
 func await(t testing.TB, what string, condition func() bool) {
@@ -122,7 +122,7 @@ func startQueues(t testing.TB, cfg Config, queues ...func(*Node) error) *running
 // begins when all of the second is done.
 func (r *running) renew() {
 	r.t.Helper()
-	in := r.instance()
+	in := r.working()
 	for range 3 {
 		good := in.keeper.SafeEnd()
 		in.keeper.RenewNow()
@@ -137,7 +137,15 @@ func (r *running) serving() *running {
 	return r
 }
 
+// instance returns the node's instance, nil between two.
 func (r *running) instance() *instance { return r.Node.current.Load() }
+
+// working waits until the node has an instance.
+func (r *running) working() (in *instance) {
+	r.t.Helper()
+	await(r.t, "an instance", func() bool { in = r.instance(); return in != nil })
+	return in
+}
 
 // refusals is what the lease of the only node tells of what it is refused.
 func (p *producer) refusals() (told []string) {

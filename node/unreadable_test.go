@@ -219,11 +219,11 @@ func TestQueueChangesWhileItIsSoughtAnew(t *testing.T) {
 			for range 3 {
 				run.renew() // what the registry says is refused once, not by one instance after another
 			}
-			if run.instance().number > second.number+1 {
-				t.Errorf("got instance %d after %d, want one more at most", run.instance().number, second.number)
+			if now := run.working(); now.number > second.number+1 {
+				t.Errorf("got instance %d after %d, want one more at most", now.number, second.number)
 			}
 			register(t, srv.Addr(), "orders", `{"shards":2,"layout":1}`)
-			run.instance().keeper.RenewNow() // the queue comes back, with this instance or the next
+			run.working().keeper.RenewNow() // the queue comes back, with this instance or the next
 			if _, err := p.client.Push(t.Context(), "orders", numbered("a", 0, 3)...); err != nil {
 				t.Fatal(err)
 			}
