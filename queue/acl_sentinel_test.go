@@ -77,7 +77,7 @@ func TestACLSentinel(t *testing.T) {
 func unknownMaster(t *testing.T, s *redistest.Sentinel) {
 	t.Helper()
 	b := &backend{url: strings.Replace(s.URL(), "/mymaster", "/theirs", 1)}
-	c := b.open(t, func(c *Config) { c.Timeout = 2 * time.Second })
+	c := b.open(t, func(c *Config) { c.Timeout = 10 * time.Second })
 	_, check := c.Check(t.Context(), false)
 	record, load := c.Leases().Record().Load(t.Context())
 	for _, err := range []error{check, load} {

@@ -28,7 +28,7 @@ var callTests = []testCase{
 }
 
 // patience is the time after which a test gives up waiting.
-const patience = time.Minute
+const patience = 2 * time.Minute
 
 // serve handles jobs until the test ends or stop is called. A payload says how it ends.
 func (r *rig) serve() (stop func()) {

@@ -198,7 +198,7 @@ func TestSentinel(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	s := redistest.StartSentinel(t)
-	r := newRig(t, &backend{url: sentinelUser(t, s)}, func(c *Config) { c.Timeout = 2 * time.Second })
+	r := newRig(t, &backend{url: sentinelUser(t, s)}, func(c *Config) { c.Timeout = 10 * time.Second })
 	r.push(job("a", "1"), job("b", "1"), job("c", "1"))
 	_, flight := r.popOne("a")
 	eq(t, "acked", r.ack(flight, "a"), 1)

@@ -265,12 +265,12 @@ func until(t *testing.T, what string, condition func() bool) {
 	t.Helper()
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
-	deadline := time.After(60 * time.Second)
+	deadline := time.After(patience)
 	for !condition() {
 		select {
 		case <-tick.C:
 		case <-deadline:
-			t.Fatalf("%s: not within a minute", what)
+			t.Fatalf("%s: not within %s", what, patience)
 		}
 	}
 }

@@ -157,7 +157,7 @@ func TestSentinelTLS(t *testing.T) {
 				tryTLS(t, []tlsCase{{"by address", servers.URL(), s.known, "127.0.0.1"}, {"one name for all", servers.URL(), s.named(host), ""}})
 			}
 			b := &backend{url: url(servers.URL())}
-			r := newRig(t, b, func(c *Config) { c.TLS, c.Timeout = s.known, 2*time.Second })
+			r := newRig(t, b, func(c *Config) { c.TLS, c.Timeout = s.known, 10*time.Second })
 			r.push(job("a", "1"))
 			servers.DownAfter(500 * time.Millisecond)
 			servers.KillMaster()

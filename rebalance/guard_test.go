@@ -178,7 +178,7 @@ func TestLogStore(t *testing.T) {
 // over a connection that was closed meanwhile gets it all the same.
 func TestSilentPeersLoseTheirPlace(t *testing.T) {
 	t.Parallel()
-	target := listen(t, "c", func(cfg *ListenerConfig) { cfg.patience = 500 * time.Millisecond }) // a request on a busy machine takes less
+	target := listen(t, "c", func(cfg *ListenerConfig) { cfg.patience = 3 * time.Second }) // a request on a busy machine takes less
 	consumer := open(t, target, "target#1.1").Consumer()
 	stop := make(chan struct{})
 	defer close(stop)
