@@ -481,7 +481,7 @@ func TestMigrateTellsOfALateRestore(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer old.Close()
-	c := command{Shards: rubyShards, Payload: movein.Bytes, Keep: time.Hour, Patience: time.Second, Watch: time.Hour}
+	c := command{Shards: rubyShards, Payload: movein.Bytes, Keep: time.Hour, Patience: clitest.Patience, Watch: time.Hour}
 	m, err := c.newMover(t.Context(), old, q)
 	if err == nil {
 		err = m.MarkFlights(t.Context())

@@ -154,6 +154,7 @@ func (w *walked) command(line string) *exec.Cmd {
 // do runs commands, and returns how many they were.
 func (w *walked) do(s step) (count int) {
 	w.t.Helper()
+	w.settle()
 	var all strings.Builder
 	lines := strings.Split(strings.TrimSpace(strings.ReplaceAll(s.commands, "\\\n", "")), "\n")
 	for _, line := range lines {
@@ -177,6 +178,20 @@ func (w *walked) do(s step) (count int) {
 		w.t.Errorf("%s\nprints\n%s\nwant\n%s", s.commands, all.String(), s.output)
 	}
 	return len(lines)
+}
+
+// settle waits until the node has handled what the steps before have pushed. The next step may list what waits.
+func (w *walked) settle() {
+	w.t.Helper()
+	var stats []byte
+	busy := regexp.MustCompile(`"(ready|in_flight)":[1-9]`)
+	if !clitest.Eventually(func() bool {
+		var err error
+		stats, err = w.command("lowkiq-node queues list -o json").Output()
+		return err == nil && !busy.Match(stats)
+	}) {
+		w.t.Fatalf("jobs wait that the node should have handled: %s", stats)
+	}
 }
 
 func (w *walked) follow(line, want string) {
