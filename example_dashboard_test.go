@@ -51,8 +51,10 @@ func Example_dashboard() {
 	}
 	fmt.Println("/:", page(server.URL+"/"))
 	overview := page(server.URL + "/jobs/")
+	for strings.Contains(overview, "Figures are still being read") { // at the start, on a machine that is busy
+		overview = page(server.URL + "/jobs/")
+	}
 	fmt.Println("/jobs/ shows the queue:", strings.Contains(overview, `href="./queues/orders"`))
-	fmt.Println("/jobs/ has figures:", !strings.Contains(overview, "Figures are still being read"))
 	fmt.Println("/jobs/readyz:", page(server.URL+"/jobs/readyz"))
 
 	stop()
@@ -60,7 +62,6 @@ func Example_dashboard() {
 	// Output:
 	// /: the program's own page
 	// /jobs/ shows the queue: true
-	// /jobs/ has figures: true
 	// /jobs/readyz: ok
 	// drained, error: <nil>
 }

@@ -206,7 +206,7 @@ func TestWorker(t *testing.T) {
 
 func awaitText(t *testing.T, path, want string) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
 		text, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
