@@ -134,10 +134,26 @@ func (l Log) Add(ctx context.Context, line Line) error {
 	return err
 }
 
+// Origin is who makes changes.
+type Origin string
+
+// The origins of changes.
+const (
+	People  Origin = "people" // and programs
+	Cluster Origin = "cluster"
+)
+
+// clusterRole is the role of changes by the cluster itself.
+const clusterRole = "cluster"
+
+// Itself returns the client of changes that the cluster makes itself. The node is the leader.
+func Itself(node string) Who { return Who{Role: clusterRole, Node: node} }
+
 // Query selects lines. Without After, the newest lines come first. With After, the lines after that
 // cursor come, oldest first. The zero value of a field selects all.
 type Query struct {
 	Queue, Action, Name, ID string
+	By                      Origin
 	Since                   time.Time
 	After                   string // cursor of a line; "0" means from the beginning
 	Limit                   int    // default 100
@@ -211,7 +227,7 @@ func (l *Line) memorySize() (n int64) {
 
 func (q Query) wantsLine(l Line) bool {
 	return l.Action != "" && (q.Queue == "" || l.Queue == q.Queue) && (q.Action == "" || l.Action == q.Action) &&
-		(q.Name == "" || l.Name == q.Name) && (q.ID == "" || slices.Contains(l.IDs, q.ID)) && !l.At.Before(q.Since)
+		(q.Name == "" || l.Name == q.Name) && (q.By == "" || (q.By == Cluster) == (l.Role == clusterRole)) && (q.ID == "" || slices.Contains(l.IDs, q.ID)) && !l.At.Before(q.Since)
 }
 
 // parseEntry parses an entry of the stream. An unreadable entry has no action.

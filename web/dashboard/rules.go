@@ -312,8 +312,9 @@ func (d *Dashboard) runsPage(r *http.Request) (view, error) {
 	return view{Page: "runs", Title: "Runs of " + q.Name, Nav: "/", Queue: q.Name, Body: b}, nil
 }
 
-// changesBody is the page of the changes by people.
+// changesBody is the page of the changes by people and programs, or by the cluster itself.
 type changesBody struct {
+	By          changes.Origin
 	Queue, User string // that the changes must have, "" for any
 	Changes     []changeLine
 	More        bool
@@ -339,8 +340,11 @@ func changeLines(lines []changes.Line) []changeLine {
 const shownChanges = 100
 
 func (d *Dashboard) changesPage(r *http.Request) (view, error) {
-	b := changesBody{Queue: r.URL.Query().Get("queue"), User: r.URL.Query().Get("user")}
-	lines, _, err := changes.In(d.client.DB()).Read(r.Context(), changes.Query{Queue: b.Queue, Name: b.User, Limit: shownChanges})
+	b := changesBody{By: cmp.Or(changes.Origin(r.URL.Query().Get("by")), changes.People), Queue: r.URL.Query().Get("queue"), User: r.URL.Query().Get("user")}
+	if b.By != changes.People && b.By != changes.Cluster {
+		return view{}, web.NewProblem(http.StatusBadRequest, "by: got %.40q, must be people or cluster.", string(b.By))
+	}
+	lines, _, err := changes.In(d.client.DB()).Read(r.Context(), changes.Query{By: b.By, Queue: b.Queue, Name: b.User, Limit: shownChanges})
 	if err != nil {
 		return view{}, err
 	}

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/lowkiq/lowkiq/queue/changes"
 )
 
 // TestChangeRules: the form sets a value, says what is wrong with one, and is refused if somebody else was faster; what was
@@ -132,7 +134,7 @@ func TestHold(t *testing.T) {
 func TestCancel(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).fill()
-	expect(t, w.get("/queues/orders/job?id=w1"), 200, "End its run, then", "<option>hold</option>")
+	expect(t, w.get("/queues/orders/job?id=w1"), 200, "<summary>End its run</summary>", "<option>hold</option>")
 	if page := w.get("/queues/orders/job?id=f1").Body.String(); strings.Contains(page, "End its run") {
 		t.Error("an id that is not in flight has the form")
 	}
@@ -143,4 +145,22 @@ func TestCancel(t *testing.T) {
 	expect(t, w.post("/queues/orders/cancel", "key", keyOf("f1"), "then", "retry"), 409, "not running")
 	expect(t, w.post("/queues/orders/cancel", "key", keyOf("w1"), "then", "kill"), 400, "must be retry, hold, bury or delete")
 	expect(t, w.post("/queues/nowhere/cancel", "key", keyOf("w1")), 404)
+}
+
+// The list of changes shows those by people, and apart from them those by the cluster itself.
+func TestChangesByPeopleAndByTheCluster(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).fill()
+	log := changes.In(w.client.DB())
+	must(t, log.Add(t.Context(), changes.Line{Who: changes.Who{Role: "admin", Name: "ann"}, Action: "pause", Queue: "orders"}))
+	for range 2 * shownChanges { // they leave room for those of people
+		must(t, log.Add(t.Context(), changes.Line{Who: changes.Itself("n1"), Action: "leader", Target: "n1"}))
+	}
+	people, cluster := w.get("/changes"), w.get("/changes?by=cluster")
+	expect(t, people, 200, `<th scope="row">pause</th>`, "ann (admin)", `href="./changes?by=cluster"`, `aria-current="page">By people`)
+	expect(t, cluster, 200, `<th scope="row">leader</th>`, `aria-current="page">By the cluster`)
+	if strings.Contains(people.Body.String(), "leader</th>") || strings.Contains(cluster.Body.String(), "pause</th>") {
+		t.Error("got changes of both kinds on a page, want each on its own")
+	}
+	expect(t, w.get("/changes?by=nobody"), 400, "must be people or cluster")
 }

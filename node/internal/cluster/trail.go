@@ -42,7 +42,7 @@ func linesOf(node string, led, leads bool, was, is *plan.Assignment) (lines []ch
 		return nil
 	}
 	tell := func(line changes.Line) {
-		line.Who = changes.Who{Role: "cluster", Node: node}
+		line.Who = changes.Itself(node)
 		lines = append(lines, line)
 	}
 	if !led {
