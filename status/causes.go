@@ -93,6 +93,7 @@ const (
 	CauseCrowded     CauseKind = "crowded"     // the ready ids are in few of its shards
 	CauseShards      CauseKind = "shards"      // its shards work as fast as they can
 	CausePutOff      CauseKind = "put_off"     // due jobs were put off
+	CauseInFlight    CauseKind = "in_flight"   // payloads wait for the end of their id's run
 	CauseHeld        CauseKind = "held"        // a person holds ids
 	CauseRetries     CauseKind = "retries"     // ids wait for their next attempt
 	CauseBlocked     CauseKind = "blocked"     // ids are out of retries
@@ -158,6 +159,10 @@ func (f *QueueFacts) Causes() []Cause {
 	}
 	if !stopped && sum.Lag >= patient && sum.Jobs.Ready == 0 && sum.Jobs.Scheduled > 0 {
 		add(CausePutOff, "jobs "+f.Name+" --state scheduled", "its handler or a group put off jobs that were due, the oldest %s ago", sum.Lag.Round(time.Second))
+	}
+	if !stopped && sum.Lag >= patient && sum.Jobs.Ready+sum.Jobs.Scheduled == 0 && sum.Jobs.InFlight > 0 {
+		add(CauseInFlight, "jobs "+f.Name+" --state in_flight", "payloads wait until the run of their id ends, and %s %s in flight",
+			ids(sum.Jobs.InFlight), verb(sum.Jobs.InFlight, "is", "are"))
 	}
 	if n := sum.Jobs.Held; n > 0 {
 		add(CauseHeld, "hold --queue "+f.Name, "a person holds %s", ids(n))

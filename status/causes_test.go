@@ -73,6 +73,8 @@ func TestCauses(t *testing.T) {
 			[]string{"unowned|1 of 3 shards have no live owner, and 4 ids wait in them|lowkiq-node shards --queue orders", "shards|"}},
 		{"rate", []func(*QueueFacts){ready(160, 0, 0, 0), waitsFor(queue.ForRate, "10/s")}, []string{"rate|as many ids as its limit allows, 10/s|lowkiq-node rules orders --set limit.rate=RATE"}},
 		{"limit", []func(*QueueFacts){ready(9), waitsFor(queue.ForPermit, "5")}, []string{"limit|as many calls as its limit allows, 5|limit.concurrency=N"}},
+		{"pushes wait for a run", []func(*QueueFacts){jobs(queue.Counts{InFlight: 1}), func(f *QueueFacts) { f.Shards[0].Lag = time.Minute }},
+			[]string{"in_flight|payloads wait until the run of their id ends, and 1 id is in flight|lowkiq-node jobs orders --state in_flight"}},
 		{"group", []func(*QueueFacts){waitsFor(queue.ForGroup, "2 calls and 10/s")}, []string{"group|the limit of their group, 2 calls and 10/s|groups.concurrency=N"}},
 		{"concurrency", []func(*QueueFacts){waitsFor(queue.ForCall, "2"), second(Instance{Waits: map[string][]queue.Wait{"orders": {{For: queue.ForCall, Of: "2"}}}})},
 			[]string{"concurrency|node n1, n2 runs as many calls as its concurrency allows, 2|concurrency=N"}},

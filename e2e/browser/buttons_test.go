@@ -181,12 +181,14 @@ func (b *tab) click(label string) {
 }
 
 // clickIn presses the first button or link with a label in a part of the page, and waits
-// for the next page. An ellipsis says that a button asks first.
+// for the next page. If it is in a menu, it opens the menu first. An ellipsis says that a button asks first.
 func (b *tab) clickIn(part, label string) {
 	b.t.Helper()
 	expression := fmt.Sprintf(`(() => {
 		const e = [...document.querySelectorAll("%[1]s button, %[1]s a")]
-			.find((e) => e.checkVisibility() && e.textContent.trim().replace("…", "") === %[2]q);
+			.find((e) => (e.checkVisibility() || e.closest("details")) && e.textContent.trim().replace("…", "") === %[2]q);
+		e?.closest("details:not([open])")?.querySelector("summary").click();
+		if (e && !e.checkVisibility()) throw new Error("the menu is closed");
 		if (e) e.click();
 		return Boolean(e);
 	})()`, part, label)

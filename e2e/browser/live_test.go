@@ -28,7 +28,7 @@ func TestJobStaysLive(t *testing.T) {
 	eval[bool](b, "window.same = true")
 	w.push("orders", "slow-job")
 	b.sees("what was pushed meanwhile", `document.querySelector("main").innerText.includes("Pushed meanwhile")`)
-	eval[bool](b, `(document.querySelector("main input[name=why]").focus(), document.querySelector("main input[name=why]").value = "typed", true)`)
+	eval[bool](b, `(document.querySelector("details.menu:has([name=why])").open = true, document.querySelector("main input[name=why]").focus(), document.querySelector("main input[name=why]").value = "typed", true)`)
 	w.endpoint.letGo()
 	w.await("orders", "it is done", func(c queue.Counts, _ int) bool { return c.Total() == 0 })
 	if !eval[bool](b, `document.querySelector("main input[name=why]")?.value === "typed"`) {

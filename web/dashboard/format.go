@@ -13,7 +13,7 @@ func templateFunctions() template.FuncMap {
 	return template.FuncMap{
 		"count": formatCount, "lag": formatLag, "ago": formatAgo, "perSecond": perSecond, "plural": formatCountOf, "seconds": secondsText,
 		"clock": formatClock, "stamp": formatStamp, "showID": showID, "key": keyOf, "jobLink": jobLink, "lagClass": lagClass, "bytes": bytesText, "took": formatTook, "asked": kindParam,
-		"failures": countFailures, "span": formatSpan, "words": spellState, "count64": func(n uint64) string { return formatCount(int(n)) }, "percent": formatPercent,
+		"failures": countFailures, "span": formatSpan, "words": spellState, "count64": func(n uint64) string { return formatCount(int(n)) }, "percent": formatPercent, "buttons": buttonsIn,
 	}
 }
 
@@ -68,11 +68,14 @@ func formatLag(d time.Duration) string {
 
 func secondsText(s float64) string { return formatLag(time.Duration(s * float64(time.Second))) }
 
+// lagBad is the class of a red lag, which has a sentence beside it.
+const lagBad = "bad"
+
 // lagClass marks a queue that does not keep up.
 func lagClass(d time.Duration) string {
 	switch {
 	case d >= time.Minute:
-		return "bad"
+		return lagBad
 	case d >= 10*time.Second:
 		return "warn"
 	}

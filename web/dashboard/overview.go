@@ -21,6 +21,7 @@ const rowsPerPage = 50
 type overviewBody struct {
 	Cluster clusterLine
 	Totals  totals
+	Slowest *figures // the queue with the largest lag, nil if no queue lags
 	Chart   chart
 	Rows    []*figures
 	Filter  string
@@ -69,7 +70,7 @@ func listSortings() []sorting {
 func (d *Dashboard) overviewView(s *snapshot, v access) (view, error) {
 	values := v.Query()
 	b := overviewBody{
-		Cluster: clusterOf(s), Totals: s.sumTotals(), Chart: chartOf(s.Samples, s.At), Now: s.At,
+		Cluster: clusterOf(s), Totals: s.sumTotals(), Slowest: s.slowest(), Chart: chartOf(s.Samples, s.At), Now: s.At,
 		Filter: values.Get("q"), Sort: cmp.Or(values.Get("sort"), "name"),
 	}
 	rows, ok := sortedQueues(s.Queues, b.Filter, b.Sort)
@@ -206,6 +207,43 @@ func chartOf(samples []sample, now time.Time) chart {
 	c.Area = fmt.Sprintf("M%.1f %d%sL%.1f %dZ", xOf(samples[0].At, now), chartHeight,
 		"L"+c.Processed[1:], xOf(samples[len(samples)-1].At, now), chartHeight)
 	return c
+}
+
+// The sparkline of a queue shows its last hour, in a box with a column per minute.
+const (
+	sparkWidth  = int(chartSpan / time.Minute)
+	sparkHeight = 20
+)
+
+// spark is the sparkline of a queue, as SVG paths. They change once a minute, apart from their last point.
+type spark struct {
+	Processed, Failed string // "" if there is none
+	Peak              rate
+}
+
+// Spark draws the rates of a queue in the last hour.
+func (f *figures) Spark() (s spark) {
+	for _, past := range f.Past {
+		s.Peak.Processed, s.Peak.Failed = max(s.Peak.Processed, past.Processed), max(s.Peak.Failed, past.Failed)
+	}
+	draw := func(of func(rate) float64) string {
+		var path strings.Builder
+		for i, past := range f.Past {
+			x := sparkWidth - int(f.At.Truncate(time.Minute).Sub(past.At.Truncate(time.Minute))/time.Minute)
+			fmt.Fprintf(&path, "%c%d %.0f", "ML"[min(i, 1)], x, sparkHeight*(1-of(past.rate)/max(s.Peak.Processed, s.Peak.Failed)))
+		}
+		return path.String()
+	}
+	if len(f.Past) < 2 {
+		return s
+	}
+	if s.Peak.Processed > 0 {
+		s.Processed = draw(func(r rate) float64 { return r.Processed })
+	}
+	if s.Peak.Failed > 0 {
+		s.Failed = draw(func(r rate) float64 { return r.Failed })
+	}
+	return s
 }
 
 func xOf(at, now time.Time) float64 {

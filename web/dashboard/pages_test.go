@@ -25,7 +25,7 @@ func TestPagesOfAFilledCluster(t *testing.T) {
 		{"filter nothing", "/?q=%3Cb%3E", 200, []string{"No queue has “&lt;b&gt;” in its name"}},
 		{"sort", "/?sort=lag", 200, []string{`aria-current="true">lag`}},
 		{"sort unknown", "/?sort=colour", 400, []string{"not sorted by"}},
-		{"queue", "/queues/orders", 200, []string{"<h1>orders</h1>", "<table class=\"wide stack\">\n<caption class=\"hidden\">Shards", `data-name="in flight"`, "Pause…", "Run all now…", "Kill all failed…", "Delete all failed…", "n1/01J.1"}},
+		{"queue", "/queues/orders", 200, []string{"<h1>orders</h1>", "<table class=\"wide stack shards\">\n<caption class=\"hidden\">Shards", `data-name="in flight"`, "Pause…", "Run all now…", "Kill all failed…", "Delete all failed…", "n1/01J.1"}},
 		{"queue nobody handles", "/queues/mail", 200, []string{"no live node handles it", "queues delete mail"}},
 		{"overview of queues nobody handles", "/?q=mail", 200, []string{`>mail</a> <span class="tag warn">unhandled</span>`}},
 		{"queue of many shards", "/queues/mail", 200, []string{">draining</span>", ">claiming</span>", ">unowned</span>", "nobody"}},

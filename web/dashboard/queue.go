@@ -38,7 +38,8 @@ type tabs struct {
 type shardRow struct {
 	Index int
 	shardFigures
-	Node string // of the owner
+	Node  string // of the owner
+	Cause string // the sentence beside the lag, "" if there is none
 }
 
 // ownerCount is the number of shards of a queue that a node owns.
@@ -88,7 +89,7 @@ func (d *Dashboard) queueView(s *snapshot, v access) (view, error) {
 	b := queueBody{figures: f, Read: !f.At.IsZero(), Tabs: tabs{Queue: name}, Owners: ownersOf(f.Shards), Now: f.Sum.Now}
 	b.Pager = pagerOf(v.URL, v.Query().Get("page"), len(f.Shards), shardsPerPage)
 	for i := b.Pager.From; i < b.Pager.To; i++ {
-		b.Rows = append(b.Rows, shardRow{i, f.Shards[i], nodeOf(f.Shards[i].Owner.Instance)})
+		b.Rows = append(b.Rows, shardRow{i, f.Shards[i], nodeOf(f.Shards[i].Owner.Instance), f.causeOf(f.Shards[i])})
 	}
 	if v.mayChange {
 		first := "pause"

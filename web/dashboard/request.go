@@ -39,6 +39,24 @@ func buttonsFor(state browse.State) (some []*actions.Action) {
 	return some
 }
 
+// buttonRow has the buttons of a form. A menu holds those that destroy something.
+type buttonRow struct {
+	Plain, Destroying []*actions.Action
+	Of                string // the target, if the page has several such rows
+}
+
+func buttonsIn(all []*actions.Action, of string) buttonRow {
+	row := buttonRow{Of: of}
+	for _, a := range all {
+		if a.Destroys {
+			row.Destroying = append(row.Destroying, a)
+		} else {
+			row.Plain = append(row.Plain, a)
+		}
+	}
+	return row
+}
+
 // request is an action that a form asks for, with its target.
 type request struct {
 	*actions.Action

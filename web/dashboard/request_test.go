@@ -272,3 +272,30 @@ func TestBackIsKeptWhateverItsLength(t *testing.T) {
 	back := "/queues/orders/jobs?cursor=" + strings.Repeat("a", 5000)
 	expect(t, w.post("/confirm", "do", "requeue", "queue", "orders", "key", keyOf("d1"), "back", back), 200, back)
 }
+
+// Buttons that destroy something are in a menu, which needs no script.
+func TestDestroyingButtonsAreInAMenu(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).fill()
+	for target, hidden := range map[string][]string{
+		"/queues/orders": {"delete-failed"}, "/queues/orders/jobs": {"delete-failed", "delete"}, "/queues/orders/morgue": {"delete-all-dead", "delete-dead"},
+		"/queues/orders/job?id=r1": {"delete"}, "/recurring": {"remove recurring"}, "/recurring/sync": {"remove recurring"}, "/queues/orders/job?id=w1": nil,
+	} {
+		page := w.get(target)
+		expect(t, page, 200, `<details class="menu`, "<summary")
+		open, within := page.Body.String(), ""
+		for strings.Contains(open, "<details") {
+			before, rest, _ := strings.Cut(open, "<details")
+			menu, after, _ := strings.Cut(rest, "</details>")
+			open, within = before+after, within+menu
+		}
+		if strings.Contains(open, `class="danger"`) {
+			t.Errorf("%s: got a button that destroys something outside of a menu", target)
+		}
+		for _, name := range hidden {
+			if !strings.Contains(within, `value="`+name+`" class="danger"`) {
+				t.Errorf("%s: got menus %s, want %s in them", target, within, name)
+			}
+		}
+	}
+}

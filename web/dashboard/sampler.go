@@ -284,9 +284,11 @@ func (s *sampler) putFigures(f *figures) {
 		if known.At.After(f.At) {
 			return
 		}
-		f.Rate = f.rateSince(known)
+		f.Rate, f.Past = f.rateSince(known), known.Past
 		if f.At.Sub(known.At) < interval/2 {
 			f.Rate = known.Rate // too little time to tell
+		} else {
+			f.remember(known)
 		}
 	}
 	f.Speed = s.speeds[f.Name]
@@ -319,7 +321,7 @@ func (s *sampler) publish(failure error) *snapshot {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
-	s.samples = thinSamples(s.samples, now)
+	s.samples = thinSamples(s.samples, now, chartFine, idleInterval) // at most 300 points
 	s.now = &snapshot{At: now, Swept: s.swept, Status: s.top.Status, Members: s.top.Members, Queues: inOrder(s.figures), Samples: s.samples, Err: failure}
 	close(s.change)
 	s.change = make(chan struct{})

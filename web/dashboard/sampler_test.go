@@ -269,7 +269,7 @@ func TestThinnedIsTheMean(t *testing.T) {
 	var samples []sample
 	for i := range 60 {
 		at := began.Add(time.Duration(i) * 3 * time.Second)
-		samples = thinSamples(append(samples, sample{At: at, rate: rate{Processed: float64(i % 5), Failed: float64(i % 5 * 2)}}), at)
+		samples = thinSamples(append(samples, sample{At: at, rate: rate{Processed: float64(i % 5), Failed: float64(i % 5 * 2)}}), at, chartFine, idleInterval)
 	}
 	if n := len(samples); n > 30 {
 		t.Errorf("got %d points of three minutes, want one for each quarter of the first two", n)

@@ -44,6 +44,7 @@ type figures struct {
 	Sum       queue.Stats
 	Shards    []shardFigures
 	Rate      rate
+	Past      []sample // of the last hour by minute, oldest first; nil if all rates were 0
 	Speed     speed
 	Causes    []status.Cause // what slows the queue down
 }
@@ -85,6 +86,27 @@ func (o overview) isUnhandled(name string) bool {
 func (f *figures) Cause() string {
 	cause, _ := status.Slowest(f.Causes)
 	return cause.Reason
+}
+
+// causeOf returns the sentence beside the lag of a shard, "" if the shard does not lag.
+func (f *figures) causeOf(s shardFigures) string {
+	switch {
+	case lagClass(s.Lag) != lagBad:
+		return ""
+	case s.holder() == "":
+		return "no live node owns it"
+	}
+	return f.Cause()
+}
+
+// slowest returns the queue with the largest lag, nil if no queue lags.
+func (s *snapshot) slowest() (most *figures) {
+	for _, f := range s.Queues {
+		if lagClass(f.Sum.Lag) == lagBad && (most == nil || f.Sum.Lag > most.Sum.Lag) {
+			most = f
+		}
+	}
+	return most
 }
 
 // speed has the duration of handler calls in the last minute, and the time that jobs waited for them.
@@ -134,9 +156,19 @@ type sample struct {
 	readings int // number of readings in the mean; 0 stands for 1
 }
 
-// thinSamples keeps the samples of an hour. It keeps each point of the last minute. Older points become the mean
-// of a quarter of a minute each. That is at most 300 points.
-func thinSamples(samples []sample, now time.Time) []sample {
+// remember adds the rate to the rates of an earlier reading.
+func (f *figures) remember(before *figures) {
+	if f.Rate != (rate{}) || len(before.Past) > 0 {
+		f.Past = thinSamples(append(slices.Clip(before.Past), sample{At: f.At, rate: f.Rate}), f.At, 0, time.Minute)
+	}
+	if !slices.ContainsFunc(f.Past, func(s sample) bool { return s.rate != (rate{}) }) {
+		f.Past = nil
+	}
+}
+
+// thinSamples keeps the samples of an hour. It keeps each point that is not older than fine. Older points become the
+// mean of a period each.
+func thinSamples(samples []sample, now time.Time, fine, period time.Duration) []sample {
 	kept := make([]sample, 0, len(samples))
 	for _, s := range samples {
 		age := now.Sub(s.At)
@@ -144,7 +176,7 @@ func thinSamples(samples []sample, now time.Time) []sample {
 			continue
 		}
 		last := len(kept) - 1
-		if age < chartFine || last < 0 || !s.At.Truncate(idleInterval).Equal(kept[last].At.Truncate(idleInterval)) {
+		if age < fine || last < 0 || !s.At.Truncate(period).Equal(kept[last].At.Truncate(period)) {
 			kept = append(kept, s)
 			continue
 		}

@@ -45,13 +45,24 @@
     next();
   }
 
+  // A menu closes with Escape, and when the focus or a click goes elsewhere. Without scripts its own button closes it, and so does another menu.
+  const closeMenus = (beside) => document.querySelectorAll('details.menu[open]').forEach((menu) => { if (!menu.contains(beside)) menu.open = false; });
+  document.addEventListener('click', (event) => closeMenus(event.target));
+  document.addEventListener('focusin', (event) => closeMenus(event.target));
+  document.addEventListener('keydown', (event) => {
+    const menu = document.querySelector('details.menu[open]');
+    if (event.key !== 'Escape' || !menu) return;
+    if (menu.contains(document.activeElement)) menu.querySelector('summary').focus();
+    menu.open = false;
+  });
+
   if (!(source || again) || !bar) return;
 
   const say = (words) => { if (text.textContent !== words) text.textContent = words; };
 
   function sync(from, to) {
     for (const { name } of [...from.attributes]) {
-      if (!to.hasAttribute(name)) from.removeAttribute(name);
+      if (!to.hasAttribute(name) && name !== 'open') from.removeAttribute(name); // people open menus
     }
     for (const { name, value } of to.attributes) {
       if (from.getAttribute(name) !== value) from.setAttribute(name, value);
