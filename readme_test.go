@@ -31,7 +31,11 @@ func documents(t *testing.T) map[string]string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, page := range slices.Concat(pages, decisions, examples) {
+	incidents, err := filepath.Glob("docs/incidents/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, page := range slices.Concat(pages, decisions, examples, incidents) {
 		texts[filepath.ToSlash(page)] = read(t, page)
 	}
 	return texts

@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,6 +21,10 @@ import (
 
 // step is a block of a page: a configuration, with which a node starts, or commands, with what they print.
 type step struct{ configuration, commands, output string }
+
+func (s step) lines() []string {
+	return strings.Split(strings.TrimSpace(strings.ReplaceAll(s.commands, "\\\n", "")), "\n")
+}
 
 var blocksOfSteps = regexp.MustCompile("(?ms)^```(yaml|sh)\n(.*?)^```$(?:\n\n```\n(.*?)^```$)?")
 
@@ -96,6 +101,7 @@ func TestPagesRun(t *testing.T) {
 type walked struct {
 	t       *testing.T
 	dir     string
+	http    string // address of the API
 	env     []string
 	node    *exec.Cmd
 	ended   chan error
@@ -111,7 +117,7 @@ type followed struct {
 
 func walk(t *testing.T, configuration string) *walked {
 	redis, addresses := redistest.Start(t), redistest.Addresses(t, 3) // HTTP, gossip, and Raft one port above gossip
-	w := &walked{t: t, dir: t.TempDir(), ended: make(chan error, 1)}
+	w := &walked{t: t, dir: t.TempDir(), http: addresses[0], ended: make(chan error, 1)}
 	examples, err := filepath.Abs("../../examples")
 	if err == nil {
 		err = os.Symlink(examples, filepath.Join(w.dir, "examples"))
@@ -123,8 +129,8 @@ func walk(t *testing.T, configuration string) *walked {
 		t.Fatal(err)
 	}
 	// No page is about a node that is late; on a machine that does much else one may be, by more than a usual lease.
-	w.env = nodebin.Env("LOWKIQ_REDIS="+redis.URL(), "LOWKIQ_URL=http://"+addresses[0], "LOWKIQ_NODE_TTL=1m")
-	w.node = w.command("exec lowkiq-node run --config node.yaml --name n1 --http " + addresses[0] + " --bind " + addresses[1])
+	w.env = nodebin.Env("LOWKIQ_REDIS="+redis.URL(), "LOWKIQ_URL=http://"+w.http, "LOWKIQ_NODE_TTL=1m")
+	w.node = w.command("exec lowkiq-node run --config node.yaml --name n1 --http " + w.http + " --bind " + addresses[1])
 	w.node.Stderr = &w.log
 	if err := w.node.Start(); err != nil {
 		t.Fatal(err)
@@ -156,7 +162,7 @@ func (w *walked) do(s step) (count int) {
 	w.t.Helper()
 	w.settle()
 	var all strings.Builder
-	lines := strings.Split(strings.TrimSpace(strings.ReplaceAll(s.commands, "\\\n", "")), "\n")
+	lines := s.lines()
 	for _, line := range lines {
 		if strings.Contains(line, "--follow") {
 			if len(lines) > 1 {
@@ -165,14 +171,11 @@ func (w *walked) do(s step) (count int) {
 			w.follow(line, s.output)
 			return 1
 		}
-		command := w.command(line)
-		var stderr bytes.Buffer
-		command.Stderr = &stderr
-		output, err := command.Output()
+		output, err := w.output(line)
 		if err != nil {
-			w.t.Errorf("%s: %v\n%s%s", line, err, output, stderr.String())
+			w.t.Error(err)
 		}
-		all.Write(output)
+		all.WriteString(output)
 	}
 	if s.output != "" && !alike(all.String(), s.output) {
 		w.t.Errorf("%s\nprints\n%s\nwant\n%s", s.commands, all.String(), s.output)
@@ -192,6 +195,18 @@ func (w *walked) settle() {
 	}) {
 		w.t.Fatalf("jobs wait that the node should have handled: %s", stats)
 	}
+}
+
+// output runs a line of commands and returns what it prints, with an error that names the line if it fails.
+func (w *walked) output(line string) (string, error) {
+	command := w.command(line)
+	var stderr bytes.Buffer
+	command.Stderr = &stderr
+	output, err := command.Output()
+	if err != nil {
+		return string(output), fmt.Errorf("%s: %w\n%s%s", line, err, output, stderr.String())
+	}
+	return string(output), nil
 }
 
 func (w *walked) follow(line, want string) {

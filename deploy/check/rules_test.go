@@ -2,6 +2,7 @@ package check
 
 import (
 	"log/slog"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -31,7 +32,7 @@ func rules(t *testing.T) []rulefmt.Rule {
 	return all
 }
 
-const runbook = "https://github.com/lowkiq/lowkiq/blob/main/docs/operations.md#"
+const runbook = "https://github.com/lowkiq/lowkiq/blob/main/docs/incidents/"
 
 var heading = regexp.MustCompile(`(?m)^#+ (.*)$`)
 
@@ -44,8 +45,23 @@ func anchors(markdown string) (names []string) {
 	return names
 }
 
+// incidents returns the sections of the pages in docs/incidents, as "page.md#section".
+func incidents(t *testing.T) (sections []string) {
+	t.Helper()
+	pages, err := filepath.Glob("../../docs/incidents/*.md")
+	if err != nil || len(pages) == 0 {
+		t.Fatalf("got the pages %q, %v", pages, err)
+	}
+	for _, page := range pages {
+		for _, anchor := range anchors(read(t, page)) {
+			sections = append(sections, filepath.Base(page)+"#"+anchor)
+		}
+	}
+	return sections
+}
+
 // ruleFaults says what an alert lacks.
-func ruleFaults(rule rulefmt.Rule, known map[string][]string, anchors []string) (found []string) {
+func ruleFaults(rule rulefmt.Rule, known map[string][]string, sections []string) (found []string) {
 	found = faults(rule.Expr, known)
 	for _, annotation := range []string{"summary", "description"} {
 		if rule.Annotations[annotation] == "" {
@@ -55,17 +71,17 @@ func ruleFaults(rule rulefmt.Rule, known map[string][]string, anchors []string) 
 	if !slices.Contains([]string{"page", "ticket"}, rule.Labels["severity"]) {
 		found = append(found, "want severity page or ticket")
 	}
-	anchor, ok := strings.CutPrefix(rule.Annotations["runbook_url"], runbook)
-	if !ok || !slices.Contains(anchors, anchor) {
+	section, ok := strings.CutPrefix(rule.Annotations["runbook_url"], runbook)
+	if !ok || !slices.Contains(sections, section) {
 		found = append(found, "runbook_url "+rule.Annotations["runbook_url"]+" leads nowhere")
 	}
 	return found
 }
 
 func TestRules(t *testing.T) {
-	operations := anchors(read(t, "..", "..", "docs", "operations.md"))
+	sections := incidents(t)
 	for _, rule := range rules(t) {
-		for _, fault := range ruleFaults(rule, exported(), operations) {
+		for _, fault := range ruleFaults(rule, exported(), sections) {
 			t.Errorf("%s: %s", rule.Alert, fault)
 		}
 		if want := strings.ToLower(rule.Alert); !strings.HasSuffix(rule.Annotations["runbook_url"], "#"+want) {
@@ -76,8 +92,8 @@ func TestRules(t *testing.T) {
 
 func TestRuleFaultsAreFound(t *testing.T) {
 	good := rules(t)[0]
-	operations := []string{strings.ToLower(good.Alert)}
-	if found := ruleFaults(good, exported(), operations); len(found) > 0 {
+	sections := incidents(t)
+	if found := ruleFaults(good, exported(), sections); len(found) > 0 {
 		t.Fatalf("%s: got %q, want nothing", good.Alert, found)
 	}
 	for name, spoil := range map[string]func(*rulefmt.Rule){
@@ -88,7 +104,7 @@ func TestRuleFaultsAreFound(t *testing.T) {
 	} {
 		bad := rules(t)[0]
 		spoil(&bad)
-		if len(ruleFaults(bad, exported(), operations)) == 0 {
+		if len(ruleFaults(bad, exported(), sections)) == 0 {
 			t.Errorf("%s: a bad rule counts as good", name)
 		}
 	}

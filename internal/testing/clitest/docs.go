@@ -17,7 +17,7 @@ import (
 func Documents(t testing.TB) map[string]string {
 	t.Helper()
 	var files []string
-	for _, pattern := range []string{"../../docs/*.md", "../../README.md", "../../examples/*/*.md"} {
+	for _, pattern := range []string{"../../docs/*.md", "../../docs/incidents/*.md", "../../README.md", "../../examples/*/*.md"} {
 		found, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)
