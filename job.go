@@ -55,6 +55,10 @@ type Push struct {
 	// PerformAt is the earliest time when the job may run, from MinPerformAt to MaxPerformAt. The
 	// zero time.Time stands for now. An id that waits already keeps its due time.
 	PerformAt time.Time
+	// Urgent puts the id before all ids of its shard that are not urgent, from the moment when it is due
+	// until its waiting payloads are handled. The payloads of the id keep their order, and no run is
+	// interrupted.
+	Urgent bool
 	// Header has the headers of the payload; see [Header] and [NewHeader].
 	Header map[string]string
 	// ReplyTo is the address for the reply when the payload ends. queue.Client.Call sets it, and

@@ -1,6 +1,6 @@
 -- ack: acknowledge ids, whose jobs are done.
 --
---#keys claim jobs ready due flight parked crashes count
+--#keys claim jobs ready due flight parked crashes count urgent stale
 -- ARGV  1 instance  2 fence  3 channel that wakes the owner  then groups of flight, count, ids;
 --       count 0 stands for all ids of the flight
 -- Returns the number of ids that were in their flight until now. The script ignores other ids, so a
@@ -8,6 +8,7 @@
 -- Errors: FENCED holder fence
 --#include claimed
 --#include take_out
+--#include urgent
 --#include enqueue
 --#include finish
 local done, again = finish(KEY.jobs, KEY.ready, KEY.due, KEY.flight, KEY.parked, KEY.crashes, KEY.count, 4, #ARGV)

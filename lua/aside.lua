@@ -1,6 +1,6 @@
 -- aside: take ids with unreadable records out of their flight, so that they stop no other id.
 --
---#keys claim jobs ready due flight parked crashes aside
+--#keys claim jobs ready due flight parked crashes aside count urgent stale
 -- ARGV  1 instance  2 fence  3 flight  then ids
 -- Returns the number of ids that were in the flight until now.
 -- Errors: FENCED holder fence
@@ -8,6 +8,7 @@
 -- that were pushed meanwhile become a new job.
 --#include claimed
 --#include take_out
+--#include urgent
 --#include enqueue
 --#include record
 --#include sound
@@ -18,15 +19,14 @@ local function set_aside(id)
   local field = 'jobs:' .. id
   while redis.call('HEXISTS', KEY.aside, field) == 1 do field = field .. '+' end
   redis.call('HSET', KEY.aside, field, record)
-  redis.call('HDEL', KEY.jobs, id)
 end
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
+--#include gone
 local taken = take_out(KEY.flight, KEY.crashes, ARGV[3], {unpack(ARGV, 4)})
 for _, id in ipairs(taken) do
   set_aside(id)
-  local parked = redis.call('HGET', KEY.parked, id)
-  if parked and readable(parked) then unpark(KEY.jobs, KEY.ready, KEY.due, KEY.parked, id, parked, now) end
+  gone(id)
 end
 return #taken

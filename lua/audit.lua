@@ -1,14 +1,14 @@
 -- audit: read where some ids are, all at one instant. Reads only.
 --
 --#keys jobs ready due retry blocked flight parked crashes suspects count spill spillx stale late postponed
---#keys morgue dead states statesx progress
+--#keys morgue dead states statesx progress urgent
 -- ARGV  1 '1': search ready too, in time proportional to its length  then ids (few, because records are copied)
--- Returns 19 values per id: the beginnings of its records in jobs, parked and morgue ('' without a record);
+-- Returns 20 values per id: the beginnings of its records in jobs, parked and morgue ('' without a record);
 --       its scores in due, retry, blocked and dead ('' if it is not there); its entries in flight and in suspects;
 --       its crashes ('' without a count); its entries in ready (at most 2; -1 if ready was not searched); its payloads
 --       in the spill, those of jobs and parked, then those of the morgue; 1 if it is stale; 1 if it is late; 1 if
 --       it has a state; the time of its state ('' if unknown); 1 if it has progress; the time since which it is
---       marked as postponed ('' without a mark).
+--       marked as postponed ('' without a mark); its score in urgent ('' if it is not there).
 local function count_of(list)
   local n = {}
   for _, id in ipairs(list) do n[id] = (n[id] or 0) + 1 end
@@ -44,5 +44,6 @@ for i = 2, #ARGV do
   add(redis.call('ZSCORE', KEY.statesx, id) or '')
   add(redis.call('HEXISTS', KEY.progress, id))
   add(redis.call('ZSCORE', KEY.postponed, id) or '')
+  add(redis.call('ZSCORE', KEY.urgent, id) or '')
 end
 return out

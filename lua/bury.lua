@@ -1,7 +1,7 @@
 -- bury: end jobs of flights that have no retries left, are cancelled, or have expired payloads.
 --
 --#keys claim jobs ready flight parked crashes suspects spill spillx late postponed morgue dead count due
---#keys journal journalx blocked reply progress
+--#keys journal journalx blocked reply progress urgent stale
 -- ARGV  1 instance  2 fence  3 bounds of the journal, see lib/journal.lua
 --       then per id: flight, id, policy, retry count, error, line of the journal (as in nack.lua)
 --       policy: a word, a cause and places, as in "bury some 00010003"
@@ -22,6 +22,7 @@
 -- whose record in the morgue is damaged is blocked, whatever the policy.
 --#include claimed
 --#include take_out
+--#include urgent
 --#include enqueue
 --#include record
 --#include sound
@@ -32,6 +33,7 @@
 --#include journal
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
+--#include gone
 
 local function inter(id, some, retry, err)
   entomb(KEY.morgue, KEY.dead, KEY.count, KEY.spill, KEY.spillx, id, some, retry, err, now)
@@ -41,14 +43,7 @@ end
 local function renew(id, job, err)
   job.retry, job.at, job.since, job.err = -1, now, nil, err
   redis.call('HSET', KEY.jobs, id, reunite(id, job))
-  redis.call('RPUSH', KEY.ready, id)
-end
-
--- gone deletes a job without payloads. Payloads that were pushed meanwhile become a new job.
-local function gone(id)
-  redis.call('HDEL', KEY.jobs, id)
-  local parked = redis.call('HGET', KEY.parked, id)
-  if parked and readable(parked) then unpark(KEY.jobs, KEY.ready, KEY.due, KEY.parked, id, parked, now) end
+  enqueue(KEY.ready, KEY.due, id, now, now)
 end
 
 -- oldest takes the payload with the smallest score out of a job; of equal scores, the first. Payloads

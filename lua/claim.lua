@@ -1,7 +1,7 @@
 -- claim: become the owner of a shard.
 --
 --#keys claim jobs ready flight parked crashes suspects spill spillx late postponed morgue dead count due retry
---#keys journal journalx reply progress
+--#keys journal journalx reply progress urgent stale
 -- ARGV  1 instance  2 cause: fresh, self or seize  3 the fence that the caller has read ('0' if none)
 --       4 the holder that the caller has read ('' if none)
 -- Returns {'OK', fence, recovered jobs, payloads buried as crashes, ids that are still in flights (see

@@ -1,7 +1,7 @@
 -- complete: acknowledge ids, as ack does, and store the rest of their answers: replies for callers, states
 -- of ids, lines of the journal. It also ends the noted progress of the ids that have such an answer.
 --
---#keys claim jobs ready due flight parked crashes count states statesx reply
+--#keys claim jobs ready due flight parked crashes count states statesx reply urgent stale
 --#keys progress journal journalx
 -- ARGV  1 instance  2 fence  3 channel that wakes the owner  4 time (us) that a state is kept after its
 --       last write (0: for ever)  5 bounds of the journal, see lib/journal.lua  6 number of the arguments
@@ -17,6 +17,7 @@
 -- Errors: FENCED holder fence
 --#include claimed
 --#include take_out
+--#include urgent
 --#include enqueue
 --#include finish
 --#include record

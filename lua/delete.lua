@@ -1,6 +1,6 @@
 -- delete: delete the waiting payloads of ids. Flights go on.
 --
---#keys jobs ready due retry blocked flight parked crashes suspects count spill spillx stale late postponed
+--#keys jobs ready due retry blocked flight parked crashes suspects count spill spillx stale late postponed urgent
 --#keys reply
 -- ARGV  1 '1' if the call before this one began with the first id  2 '' or the place an id must be in: ready, scheduled,
 --       retry, blocked, failed  then ids (at most 1,000)

@@ -25,5 +25,6 @@ local ids, old, read = {ARGV[5]}, {}, 0
 --#include spill
 local defer, deferred = nil, nil
 --#include store
+--#include line_up
 if answer[1] == '0' or answer[1] == '1' then redis.call('HSET', KEY.from, ARGV[9], ARGV[10]) end
 return answer[1]

@@ -1,6 +1,6 @@
 -- export: remove jobs that another system has taken over, each only if it is unchanged, and remember them.
 --
---#keys jobs ready due retry blocked flight parked crashes suspects count spill spillx stale late postponed
+--#keys jobs ready due retry blocked flight parked crashes suspects count spill spillx stale late postponed urgent
 --#keys morgue dead from
 -- ARGV  1 the run  then for each id (at most 250): id, number, kind (w: waiting, m: in the morgue), record as read
 -- Returns one character per id: 0 removed  + a piece was removed; read the rest  c changed since it was read

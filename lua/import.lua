@@ -1,6 +1,6 @@
 -- import: store jobs of another system. However often a job is sent, it is stored once.
 --
---#keys jobs ready due retry blocked flight parked crashes suspects count spill spillx stale late postponed
+--#keys jobs ready due retry blocked flight parked crashes suspects count spill spillx stale late postponed urgent
 --#keys morgue dead reply since from
 -- An entry is a job of the other system. Entries have rising numbers, and a large entry comes in parts.
 -- ARGV  1 maximum number of waiting payloads per id  2 their maximum bytes per id  3 channel that wakes the
@@ -226,7 +226,8 @@ local function place_of(id)
     local at = redis.call('ZSCORE', set, id)
     if at then return set, tonumber(at) end
   end
-  return redis.call('HEXISTS', KEY.crashes, id) == 1 and KEY.suspects or KEY.ready
+  if redis.call('HEXISTS', KEY.crashes, id) == 1 then return KEY.suspects end
+  return in_line(id) and KEY.urgent or KEY.ready
 end
 
 -- reconcile gives the entry the values that it may not change at the place of its id.
@@ -238,7 +239,7 @@ local function reconcile(job, there, place, at)
   elseif place == KEY.suspects or at and is_held(at) then
     job.at, job.since, job.group = there.at, there.since, there.group
   elseif job.at <= now then
-    if place == KEY.ready then job.at = math.min(job.at, there.at) end
+    if place == KEY.ready or place == KEY.urgent then job.at = math.min(job.at, there.at) end
     job.since, job.group = there.since, there.group
   end
 end
@@ -249,17 +250,21 @@ local function move(id, job, place)
   mark_postponed(id, job)
   if place == KEY.suspects then return mark_late(id, job.retry >= 0) end
   local set = job.at > now and (job.retry >= 0 and KEY.retry or KEY.due) or KEY.ready
-  if place ~= KEY.ready and place ~= set then redis.call('ZREM', place, id) end
+  if place == KEY.urgent then
+    redis.call('ZADD', KEY.urgent, set == KEY.ready and string.format('%.0f', job.at) or -1, id)
+  elseif place ~= KEY.ready and place ~= set then
+    redis.call('ZREM', place, id)
+  end
   if set ~= KEY.ready then
     if place == KEY.ready then -- finding its entry would be slow, so the pop skips it
       redis.call('HSET', KEY.stale, id, 1)
-      redis.call('HDEL', KEY.late, id)
     end
+    redis.call('HDEL', KEY.late, id)
     return schedule(set, id, job.at)
   end
-  if place ~= KEY.ready then
+  if place ~= KEY.ready and place ~= KEY.urgent then
     lined = true
-    if redis.call('HDEL', KEY.stale, id) == 0 then ready[#ready + 1] = id end -- else line_up has its entry
+    if not seat(id, job.at) then ready[#ready + 1] = id end
   end
   mark_late(id, job.retry >= 0)
 end

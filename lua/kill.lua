@@ -1,6 +1,6 @@
 -- kill: bury the waiting payloads of ids. Flights go on.
 --
---#keys jobs ready due retry blocked flight parked crashes suspects count spill spillx stale late postponed
+--#keys jobs ready due retry blocked flight parked crashes suspects count spill spillx stale late postponed urgent
 --#keys morgue dead reply
 -- ARGV  1 '1' if the call before this one began with the first id  2 '' or the place an id must be in: ready,
 --       scheduled, retry, blocked, failed  3 what: all, or oldest: the payload with the smallest score; the
@@ -59,7 +59,7 @@ for i = 5, #ARGV do
     else
       if ARGV[3] == 'oldest' then
         job.retry, job.at = -1, now
-        if displace(id) then line_up(id) end
+        if displace(id) then line_up(id, now) end
         if job.since then redis.call('ZADD', KEY.postponed, string.format('%.0f', job.since), id) end
       else
         left = 1

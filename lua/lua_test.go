@@ -245,10 +245,10 @@ func TestCommonPath(t *testing.T) {
 	for name, c := range map[string]struct{ text, want string }{
 		"push.lua, what fresh ids run":        {before, "71c378bc631cb7d3"},
 		"push_each.lua":                       {text(t, "push_each"), "9a23e2da62388d46"},
-		"pop.lua, what a quiet shard runs":    {block(t, pop, "local quiet =", "-- alone reports") + block(t, pop, "local function reply()", "local first\n"), "aa7e5fa86169ff70"},
-		"pop.lua, take":                       {block(t, pop, "local function take(few)", "local ends, id"), "b9aa34ae75d7b688"},
-		"pop_each.lua":                        {text(t, "pop_each"), "8029541754dfc804"},
-		"acks: lib/finish and lib/take_out":   {text(t, "lib/finish") + text(t, "lib/take_out"), "7b0f5f8692d71424"},
+		"pop.lua, what a quiet shard runs":    {block(t, pop, "local quiet =", "-- alone reports") + block(t, pop, "local function reply()", "local first\n"), "ee96cc10a12ef2ae"},
+		"pop.lua, take":                       {block(t, pop, "local function take(few)", "-- take_urgent adds"), "b9aa34ae75d7b688"},
+		"pop_each.lua":                        {text(t, "pop_each"), "376d8c9a7a18c252"},
+		"acks: lib/finish and lib/take_out":   {text(t, "lib/finish") + text(t, "lib/take_out"), "41603634bbdeb153"},
 		"what each script of a worker begins": {text(t, "lib/claimed"), "a5ad23e74ce02922"},
 	} {
 		code := regexp.MustCompile(`(?m)^\s*--[^#\n].*\n|\s*-- .*$`).ReplaceAllString(c.text, "") // comments cost nothing

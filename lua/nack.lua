@@ -1,7 +1,7 @@
 -- nack: put ids of flights back, as failed, postponed, held or returned. Only a failure counts as a retry.
 --
 --#keys claim jobs ready flight parked crashes suspects spill spillx late due retry count journal journalx
---#keys progress since postponed
+--#keys progress since postponed urgent stale
 -- ARGV  1 instance  2 fence  3 bounds of the journal, see lib/journal.lua
 --       then per id: flight, id, kind, retry count, delay (us), error, line of the journal ('' for none)
 --       kind: retry     due after the delay, with this retry count and error
@@ -19,6 +19,7 @@
 -- time at which it began to wait.
 --#include claimed
 --#include take_out
+--#include urgent
 --#include enqueue
 --#include held
 --#include record

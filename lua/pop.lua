@@ -1,6 +1,6 @@
 -- pop: acknowledge done jobs and take the next flight, in one round trip.
 --
---#keys claim jobs ready due flight parked crashes count retry suspects spill spillx stale late postponed
+--#keys claim jobs ready due flight parked crashes count urgent stale retry suspects spill spillx late postponed
 -- ARGV  1 instance  2 fence  3 number of this pop  4 maximum number of ids  5 maximum bytes of records
 --       6 max_crashes  7 '1' if this pop holds the node's quarantine slot, '' if it wants no id in quarantine,
 --       else '0'  8 number of arguments of the acks
@@ -25,8 +25,8 @@ local last = tonumber(claim.pop or 0)
 if number > last + 1 then return redis.error_reply('NUMBER ' .. last) end
 
 -- Most shards are quiet: they have no scheduled, failed, postponed, parked or crowded jobs, and no ids in
--- quarantine. For these a single command replaces ten.
-local quiet = redis.call('EXISTS', KEY.due, KEY.parked, KEY.crashes, KEY.retry, KEY.suspects, KEY.spill, KEY.late, KEY.postponed) == 0
+-- quarantine or urgent ids. For these a single command replaces ten.
+local quiet = redis.call('EXISTS', KEY.due, KEY.parked, KEY.crashes, KEY.retry, KEY.suspects, KEY.spill, KEY.late, KEY.postponed, KEY.urgent) == 0
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local answer = {string.format('%.0f', now), '', '', 0, ''}
@@ -112,6 +112,7 @@ if usual then
 end
 
 --#include take_out
+--#include urgent
 --#include enqueue
 --#include finish
 
@@ -143,7 +144,7 @@ end
 
 local function reply()
   answer[2] = table.concat(open_flights(), ' ')
-  answer[4] = redis.call('LLEN', KEY.ready)
+  answer[4] = redis.call('LLEN', KEY.ready) + (urging and redis.call('ZCOUNT', KEY.urgent, 0, '+inf') or 0)
   if plain then return answer end
   local first
   for _, key in ipairs({KEY.due, KEY.retry}) do
@@ -170,7 +171,8 @@ if number <= last then
 end
 
 -- promote appends jobs whose time has come to the ready list, in order of their due times. If the list still has
--- an old entry of the id (see push.lua), that entry serves the job, because no id may have two entries.
+-- an old entry of the id (see push.lua), that entry serves the job, because no id may have two entries. Urgent ids go to
+-- their own line.
 local function promote()
   local found = {}
   for _, key in ipairs({KEY.due, KEY.retry}) do
@@ -201,7 +203,18 @@ local function promote()
     late = true
     redis.call('HSET', KEY.late, unpack(failed))
   end
-  if stale then
+  if urging then
+    local others = {}
+    for i = 1, #all do
+      if redis.call('ZSCORE', KEY.urgent, all[i]) then
+        seat(all[i], found[i].at)
+      else
+        others[#others + 1] = all[i]
+      end
+    end
+    all = others
+  end
+  if stale and #all > 0 then
     local left, fresh = redis.call('HMGET', KEY.stale, unpack(all)), {}
     redis.call('HDEL', KEY.stale, unpack(all))
     for i = 1, #all do
@@ -284,6 +297,11 @@ local function unmark(...)
   if postponed then redis.call('ZREM', KEY.postponed, ...) end
 end
 
+-- note_departure notes that an urgent id is in flight, and whether some of its payloads had to stay.
+local function note_departure(id)
+  redis.call('ZADD', KEY.urgent, 'XX', redis.call('HEXISTS', KEY.parked, id) == 1 and -2 or -1, id)
+end
+
 -- fly adds an id to this flight.
 local flown = {}
 local function fly(id, record)
@@ -345,6 +363,29 @@ local function take(few)
   return true
 end
 
+-- take_urgent adds urgent ids to the flight. It returns whether the flight may take other ids.
+local function take_urgent()
+  redis.call('HDEL', KEY.claim, '') -- the first write needs no memory: see lease.lua
+  local few = math.min(250, most)
+  local ids = redis.call('ZRANGEBYSCORE', KEY.urgent, 0, '+inf', 'LIMIT', 0, few)
+  for i = 1, #ids do
+    local id = ids[i]
+    local record = redis.call('HGET', KEY.jobs, id)
+    if not record then
+      redis.call('ZREM', KEY.urgent, id)
+    else
+      local form, n, weight = string.byte(record, 1), 1, #record
+      if form == 106 or form == 115 then n, weight = crowds().burden(record) end
+      if #flown > 0 and (size + weight > room or #flown + extra + n > most_payloads) then return false end
+      size, extra = size + weight, extra + n - 1
+      fly(id, record)
+      note_departure(id)
+      unmark(id)
+    end
+  end
+  return #ids < few
+end
+
 local ends, id = false, nil
 if not plain then
   promote()
@@ -360,8 +401,10 @@ if id then
     redis.call('HINCRBY', KEY.count, 'tombs', -1)
   elseif record then
     fly(id, record)
+    if urging then note_departure(id) end
   end
-elseif not ends then
+elseif not ends and not (urging and not take_urgent()) then
+  looked = #flown
   repeat
     local few = 0 -- popped already
     if not left_ids then

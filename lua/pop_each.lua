@@ -3,7 +3,7 @@
 -- Redis Cluster cannot run it, because the shards are in different slots.
 --
 -- The script serves quiet shards. In a quiet shard due jobs wait only in the ready list, no id is crowded or
--- in quarantine, and no recovery runs. pop.lua and ack.lua serve the other shards.
+-- in quarantine or urgent, and no recovery runs. pop.lua and ack.lua serve the other shards.
 --
 -- KEYS  per shard: the prefix of its keys. To name 13 keys would cost more than the work on them.
 -- ARGV  1 instance  2 maximum number of ids in all  3 maximum bytes of records in all
@@ -16,6 +16,7 @@
 -- Keeps I1 and I2 as pop.lua does: the script checks the fence of each shard, and each pop has its number.
 -- Shards are independent: each is a step of its own, and none fails because of another.
 local claim, claim_key
+local urging, seat, outlast, cease = false, nil, nil, nil
 --#include take_out
 --#include enqueue
 --#include finish
@@ -126,10 +127,11 @@ local function serve(tag, p, stop)
   end
   local due_key, retry_key, parked_key, crashes_key = tag .. 'due', tag .. 'retry', tag .. 'parked', tag .. 'crashes'
   local suspects_key, spill_key, late_key, postponed_key = tag .. 'suspects', tag .. 'spill', tag .. 'late', tag .. 'postponed'
-  local quiet = redis.call('EXISTS', due_key, retry_key, parked_key, crashes_key, suspects_key, spill_key, late_key, postponed_key) == 0
+  local urgent_key = tag .. 'urgent'
+  local quiet = redis.call('EXISTS', due_key, retry_key, parked_key, crashes_key, suspects_key, spill_key, late_key, postponed_key, urgent_key) == 0
   local first, postponed
   if not quiet then
-    if redis.call('EXISTS', crashes_key, suspects_key, spill_key, late_key, tag .. 'stale') > 0 then return 'x' end
+    if redis.call('EXISTS', crashes_key, suspects_key, spill_key, late_key, urgent_key, tag .. 'stale') > 0 then return 'x' end
     postponed = redis.call('EXISTS', postponed_key) == 1
     first = first_due(due_key, retry_key)
     if pops and first and first <= now then return 'x' end

@@ -68,4 +68,5 @@ end
 
 local defer, deferred = nil, nil
 --#include store
+--#include line_up
 return table.concat(answer)

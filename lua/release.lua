@@ -1,7 +1,7 @@
 -- release: give up a shard. Jobs in flight go back to the head. That counts as no retry, and puts no id in
 -- quarantine. The script wakes the next owner.
 --
---#keys claim jobs ready flight parked crashes suspects spill spillx late postponed progress
+--#keys claim jobs ready flight parked crashes suspects spill spillx late postponed progress urgent stale count
 -- ARGV  1 instance  2 fence  3 channel that wakes the next owner
 -- Returns {jobs that were in flight, ids that are still in flight}. While ids are in flight, the shard is not
 -- given up, and the caller repeats the call.
@@ -12,6 +12,7 @@
 --#include record
 --#include spill
 --#include measure
+--#include urgent
 --#include recover
 local count, left = 0, 0
 if recovery('self') then count, left = recover() end

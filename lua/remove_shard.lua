@@ -1,7 +1,7 @@
 -- remove_shard: delete a shard of a queue, step by step; see queue/remove/remove.go.
 --
 --#keys claim count jobs ready due retry blocked stale flight parked suspects crashes morgue dead
---#keys spill spillx aside journal journalx late states statesx progress from since postponed
+--#keys spill spillx aside journal journalx late states statesx progress from since postponed urgent
 -- ARGV  1 step: mark, remove or restore  2 the deletion's token  3 mark: '1' whatever the shard holds
 -- Returns {'OK', ids that are not done, payloads in the morgue, records set aside, states of ids}
 --         {'HELD', holder}   mark: an instance owns the shard; nothing was done

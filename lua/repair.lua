@@ -1,7 +1,7 @@
 -- repair: mend one fault of one id, if it is still there.
 --
 --#keys jobs ready due retry blocked flight parked crashes suspects count spill spillx stale late postponed
---#keys morgue dead aside states statesx progress journal journalx
+--#keys morgue dead aside states statesx progress journal journalx urgent
 -- ARGV  1 channel that wakes the owner  2 kind of the fault, see audit.go  3 id
 --       4 for damaged-record: jobs, parked or morgue  5 and the record as read
 --       4 for journal-entry and journal-count: the id of the entry, or of the last entry  5 the counter
@@ -12,6 +12,7 @@
 --#include record
 --#include sound
 --#include spill
+--#include urgent
 --#include enqueue
 --#include held
 local id = ARGV[3]
@@ -31,10 +32,18 @@ local function leave(list, keep)
   return redis.call('LREM', list, -n, id)
 end
 
--- passed reports whether an entry of the id in ready is left over for the pop to skip: see push.lua.
+-- elsewhere returns the number of places of the id besides ready.
+local function elsewhere()
+  local n = times(KEY.suspects) + (flies and 1 or 0) + (in_line(id) and 1 or 0)
+  for _, key in ipairs(timed) do
+    if redis.call('ZSCORE', key, id) then n = n + 1 end
+  end
+  return n
+end
+
+-- passed reports whether an entry of the id in ready is left over for the pop to skip: see push.lua and lib/urgent.lua.
 local function passed()
-  return redis.call('HEXISTS', KEY.stale, id) == 1 and (redis.call('ZSCORE', KEY.due, id) or redis.call('ZSCORE', KEY.retry, id))
-    and times(KEY.ready) > 0
+  return redis.call('HEXISTS', KEY.stale, id) == 1 and elsewhere() > 0 and times(KEY.ready) > 0
 end
 
 local function leave_all(but)
@@ -43,24 +52,15 @@ local function leave_all(but)
   for _, key in ipairs(timed) do
     if key ~= but then n = n + redis.call('ZREM', key, id) end
   end
+  if but ~= KEY.urgent and in_line(id) then n = n + redis.call('ZADD', KEY.urgent, 'CH', -1, id) end
   return n
 end
 
-local function places()
-  local n = times(KEY.ready) + times(KEY.suspects) + (flies and 1 or 0) - (passed() and 1 or 0)
-  for _, key in ipairs(timed) do
-    if redis.call('ZSCORE', key, id) then n = n + 1 end
-  end
-  return n
-end
+local function places() return times(KEY.ready) + elsewhere() - (passed() and 1 or 0) end
 
 -- wait puts an id where its record says that it waits.
 local function wait(job)
-  if job.at <= now then
-    redis.call('RPUSH', KEY.ready, id)
-  else
-    redis.call('ZADD', job.retry >= 0 and KEY.retry or KEY.due, string.format('%.0f', job.at), id)
-  end
+  enqueue(KEY.ready, job.retry >= 0 and KEY.retry or KEY.due, id, job.at, now)
 end
 
 local mend = {}
@@ -97,6 +97,8 @@ mend['two-places'] = function()
     keep = KEY.suspects
   elseif redis.call('ZSCORE', KEY.blocked, id) then
     keep = KEY.blocked
+  elseif in_line(id) then
+    keep = KEY.urgent
   elseif times(KEY.ready) == 0 or job and job.at > now and redis.call('ZSCORE', set, id) then
     keep = set
   end
@@ -156,12 +158,16 @@ end
 local function mark_late()
   local record = redis.call('HGET', KEY.jobs, id)
   local job = record and record ~= 'x' and head_if(record)
-  local turn = times(KEY.ready) + times(KEY.suspects) - (passed() and 1 or 0) > 0
+  local turn = times(KEY.ready) + times(KEY.suspects) + (in_line(id) and 1 or 0) - (passed() and 1 or 0) > 0
   if job and job.retry >= 0 and turn and not flies then return redis.call('HSETNX', KEY.late, id, 1) == 1 end
   return redis.call('HDEL', KEY.late, id) == 1
 end
 
 mend['late-mark'] = mark_late
+
+mend['urgent-mark'] = function()
+  return (not record or record == 'x') and redis.call('ZREM', KEY.urgent, id) == 1
+end
 
 -- mark_postponed stores since when a postponed id has waited, or removes the mark. It reports whether that
 -- changed anything.
@@ -246,6 +252,7 @@ end
 if not mend[ARGV[2]]() then return 0 end
 mark_late()
 mark_postponed()
+if redis.call('HEXISTS', KEY.jobs, id) == 0 then redis.call('ZREM', KEY.urgent, id) end
 -- A crash count of an id that is neither in flight nor in quarantine would stop the shard.
 if not flies and not redis.call('LPOS', KEY.suspects, id) then redis.call('HDEL', KEY.crashes, id) end
 redis.call('PUBLISH', ARGV[1], '0')

@@ -1,6 +1,6 @@
 -- repair_flight: put the flights of a shard without an owner back to the head, as release.lua would.
 --
---#keys claim jobs ready flight parked crashes suspects spill spillx late postponed progress
+--#keys claim jobs ready flight parked crashes suspects spill spillx late postponed progress urgent stale count
 -- ARGV  1 channel that wakes the next owner
 -- Returns 1; 2 if ids are left, and the caller repeats the call; 0 if no flight is open or an instance owns the shard.
 -- Keeps I1, because it leaves the flights of an owner alone.
@@ -16,6 +16,7 @@ if not left then return 0 end
 --#include record
 --#include spill
 --#include measure
+--#include urgent
 --#include recover
 if recovery('self') then
   local _, more = recover()

@@ -1,6 +1,6 @@
 -- requeue: move payloads from the morgue to the queue, or unblock ids.
 --
---#keys jobs ready due retry blocked flight parked crashes suspects count spill spillx stale late postponed
+--#keys jobs ready due retry blocked flight parked crashes suspects count spill spillx stale late postponed urgent
 --#keys morgue dead
 -- ARGV  1 '1' if the call before this one began with the first id  2 from: morgue or blocked  3 channel that wakes the
 --       owner  then ids (at most 1,000)
@@ -27,8 +27,8 @@ local function revive(id, text, record, busy)
   redis.call('ZREM', KEY.postponed, id)
   if entombed then
     redis.call('HINCRBY', KEY.count, 'tombs', -1)
-  elseif not record or displace(id) then
-    line_up(id)
+  elseif not record or displace(id) or in_line(id) then
+    line_up(id, now)
   end
 end
 

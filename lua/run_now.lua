@@ -1,7 +1,7 @@
 -- run_now: make ids due now. A call applies to ids that are not held, to held ids, or to ids that their group has
 -- postponed. Blocked ids stay blocked. A postponed id keeps the time since which it has waited.
 --
---#keys jobs ready due retry blocked flight parked crashes suspects count spill spillx stale late postponed
+--#keys jobs ready due retry blocked flight parked crashes suspects count spill spillx stale late postponed urgent
 -- ARGV  1 not used, see kill.lua  2 '': ids that are not held; held: held ids; group: ids that their group has
 --       postponed  3 channel that wakes the owner  then ids (at most 1,000)
 -- Returns {ids that were not due yet, ids that this call has looked at, 0}; see lib/measure.lua. Damaged records stay
@@ -26,7 +26,7 @@ for i = 4, #ARGV do
     job.at = now
     redis.call('HSET', busy and KEY.parked or KEY.jobs, id, string.byte(record, 1) == 115 and head('s', job) or pack(job))
     if timed then
-      line_up(id)
+      line_up(id, now)
       if job.retry >= 0 then redis.call('HSET', KEY.late, id, 1) end
       if job.since then redis.call('ZADD', KEY.postponed, string.format('%.0f', job.since), id) end
     end

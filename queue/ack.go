@@ -278,7 +278,7 @@ func (c *Claim) sendAcks(ctx context.Context, acks []Acks) (int, error) {
 	}
 	args := appendAcks([]any{c.Instance, c.fence, c.keys.Wake}, acks)
 	reply, _, err := c.registry.shared.sendShared(&shardRequest{
-		Call: redisdb.Call{Script: c.registry.db.Scripts.Ack, Keys: c.pop[:8], Args: args},
+		Call: redisdb.Call{Script: c.registry.db.Scripts.Ack, Keys: c.pop[:10], Args: args},
 		ctx:  ctx, shard: c.Shard, acks: len(acks) + countAcks(acks),
 	})
 	if err != nil {

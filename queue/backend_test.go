@@ -45,7 +45,7 @@ type testCase struct {
 // suite returns the tests that must pass on every kind of Redis, with package queue, queue/lease and
 // queue/browse.
 func suite() []testCase {
-	return slices.Concat(propertyTests, ruleTests, quarantineTests, pageTests, searchTests, placeTests, bulkTests, adminTests, protocolTests, commitTests, inputTests, listTests, wakeTests, positionTests, journalTests, timingTests, pushAgainTests, deletedTests, staleTests, lateTests, repeatTests, namedTests, leaseTests, damageTests, headerDamageTests, lagTests, removeTests, replyTests, callTests, memoryTests, deliveryTests, limitTests, groupTests, coalesceTests, eventTests, transferTests, importStateTests, crowdTests)
+	return slices.Concat(propertyTests, ruleTests, quarantineTests, pageTests, searchTests, placeTests, bulkTests, adminTests, protocolTests, commitTests, inputTests, listTests, wakeTests, positionTests, journalTests, timingTests, pushAgainTests, deletedTests, staleTests, lateTests, repeatTests, namedTests, leaseTests, damageTests, headerDamageTests, lagTests, removeTests, replyTests, callTests, memoryTests, deliveryTests, limitTests, groupTests, coalesceTests, eventTests, transferTests, importStateTests, crowdTests, urgentTests)
 }
 
 // long has cases whose many rounds test a script rather than the kind of Redis.
@@ -69,7 +69,7 @@ func differing() []testCase {
 // eachScript returns the cases of differing, and all others that call scripts, for the keys and commands of
 // each script.
 func eachScript() []testCase {
-	return except(slices.Concat(differing(), propertyTests, pageTests, bulkTests, adminTests, journalTests), long)
+	return except(slices.Concat(differing(), propertyTests, pageTests, bulkTests, adminTests, journalTests, urgentTests), long)
 }
 
 // runCases runs tests side by side on one Redis. Protocol_NoScript runs before the others, because it makes Redis forget

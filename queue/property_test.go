@@ -296,9 +296,19 @@ func (m *machine) push(t *rapid.T) {
 			jobs[i].ReplyTo = m.drawAddress(t)
 		}
 	}
+	if rapid.IntRange(0, 2).Draw(t, "urgent") == 0 {
+		for i := range jobs {
+			jobs[i].Urgent = rapid.Bool().Draw(t, "urgent")
+		}
+	}
 	m.step()
+	ready := make([]int, len(m.models))
+	for i, model := range m.models {
+		ready[i] = len(model.Ready)
+	}
 	results, _ := m.q.Push(m.ctx, jobs...)
 	full := map[string]bool{}
+	urgent := make([][]string, len(m.models))
 	for i, job := range jobs {
 		p := m.modelPayload(job, int64(i))
 		var next []modelPayload
@@ -312,6 +322,12 @@ func (m *machine) push(t *rapid.T) {
 		if got := verdictOf(results[i]); got != want {
 			t.Fatalf("push %d of %.300s: got %s, want %s", i, fmt.Sprintf("%q", job.Payload), got, want)
 		}
+		if shard := lowkiq.ShardOf(job.ID, m.q.Shards); job.Urgent && (want == model.Stored || want == model.Merged) && !slices.Contains(urgent[shard], job.ID) {
+			urgent[shard] = append(urgent[shard], job.ID)
+		}
+	}
+	for i, ids := range urgent {
+		m.models[i].MakeUrgent(ready[i], ids...)
 	}
 	for _, job := range jobs {
 		m.of(job.ID).ForgetPushes()
@@ -342,6 +358,8 @@ func (m *machine) modelPush(job lowkiq.Push, p modelPayload, full bool, next []m
 	at := int64(0)
 	if !job.PerformAt.IsZero() {
 		at = job.PerformAt.UnixMicro()
+	} else if job.Urgent {
+		at = model.Undelayed
 	}
 	return m.of(job.ID).PushPayload(job.ID, p, at, full, next...)
 }
@@ -414,7 +432,8 @@ func samePop(t *rapid.T, m *modelShard, got Popped, ids []string, state Quaranti
 	same(t, "popped", popped, ids)
 	same(t, "quarantine", got.Quarantine, state)
 	same(t, "flight", got.Flight, m.PopNumber)
-	same(t, "ready", got.Ready, len(m.Ready))
+	line, _ := m.Line()
+	same(t, "ready", got.Ready, len(line))
 	open := map[int64]bool{}
 	for _, number := range m.FlightOf {
 		open[number] = true

@@ -57,6 +57,7 @@ func (e *unsentError) Is(target error) bool { return target == ErrUnsent }
 // has few arguments, because Lua's unpack takes only some 7,000 values.
 const (
 	maxChunkJobs  = 1000    // jobs of a script
+	maxUrgentJobs = 250     // jobs of a script with urgent jobs, each of which takes more commands
 	maxChunkBytes = 1 << 20 // payload bytes of a script, unless a payload alone is larger
 	maxWaveBytes  = 8 << 20 // argument bytes of a full pipeline
 	maxSharedJobs = 64      // jobs of a push that may share its scripts with other pushes
@@ -139,11 +140,12 @@ func firstError(results []Result) error {
 
 // chunk is the part of a push that a script stores: jobs of one shard, in push order.
 type chunk struct {
-	redisdb.Call         // of lua/push.lua or lua/coalesce.lua, with its reply
+	redisdb.Call         // of lua/push.lua, lua/coalesce.lua or lua/push_urgent.lua, with its reply
 	shard        int     // index of the shard
 	jobs         []int32 // indexes in the push
 	next         *chunk  // the shard's next chunk, sent once this chunk is stored
-	// coalesceArg is the first argument of lua/coalesce.lua, "" if lua/push.lua stores the chunk.
+	// coalesceArg is the first argument of lua/coalesce.lua or lua/push_urgent.lua, "" if lua/push.lua stores
+	// the chunk.
 	coalesceArg string
 	// refusals says, by id, why a payload was refused in this chunk or an earlier chunk of the shard.
 	// It is nil in most pushes.
@@ -292,7 +294,9 @@ func (q *Queue) withholdFromChunk(ch *chunk, refusals map[string]error, jobs []l
 		if len(ch.jobs) > 0 || ch.next == nil {
 			break
 		}
-		ch.jobs, ch.next = ch.next.jobs, ch.next.next
+		next := ch.next
+		ch.jobs, ch.next = next.jobs, next.next
+		ch.coalesceArg, ch.Script, ch.Keys = next.coalesceArg, next.Script, next.Keys
 	}
 	// If the next wave holds the chunk, its arguments are built already, with the removed jobs. They must be
 	// built again.
@@ -312,6 +316,9 @@ func (r *PushRules) coalesceArg() string {
 	return fmt.Sprintf("m %s %d %d", kind, max(0, d.Quiet.Microseconds()), max(0, d.Most.Microseconds()))
 }
 
+// storeAll is the coalesceArg of a queue without such rules.
+const storeAll = "m " + rules.CoalesceAll + " 0 0"
+
 // cutChunks sorts jobs into chunks by shard and refuses invalid jobs. It returns the first chunk of each
 // shard. The others follow by their field next.
 func (q *Queue) cutChunks(jobs []lowkiq.Push, results []Result) []*chunk {
@@ -328,7 +335,8 @@ func (q *Queue) cutChunks(jobs []lowkiq.Push, results []Result) []*chunk {
 		}
 		shard := lowkiq.ShardOf(job.ID, q.Shards)
 		ch := open[shard]
-		if ch == nil || len(ch.jobs) == maxChunkJobs || sizes[ch]+len(job.Payload) > maxChunkBytes {
+		full := ch != nil && (len(ch.jobs) == maxChunkJobs || ch.Script == q.registry.db.Scripts.PushUrgent && len(ch.jobs) >= maxUrgentJobs)
+		if ch == nil || full || sizes[ch]+len(job.Payload) > maxChunkBytes {
 			before := ch
 			ch = &chunk{shard: shard, Call: redisdb.Call{Script: q.registry.db.Scripts.Push, Keys: q.shards[shard].push}}
 			ch.Args = []any{nil, nil, nil, q.shards[shard].keys.Wake}
@@ -342,6 +350,10 @@ func (q *Queue) cutChunks(jobs []lowkiq.Push, results []Result) []*chunk {
 			} else {
 				before.next = ch
 			}
+		}
+		if job.Urgent && ch.Script != q.registry.db.Scripts.PushUrgent {
+			ch.coalesceArg, ch.Script = cmp.Or(coalesceArg, storeAll), q.registry.db.Scripts.PushUrgent
+			ch.Keys = q.shards[shard].keys.For(ch.Script)
 		}
 		ch.jobs = append(ch.jobs, int32(i))
 		sizes[ch] += len(job.Payload)
@@ -397,6 +409,9 @@ func (q *Queue) fillMixedArgs(ch *chunk, jobs []lowkiq.Push) (size int) {
 		if !job.PerformAt.IsZero() {
 			at = strconv.FormatInt(job.PerformAt.UnixMicro(), 10)
 		}
+		if job.Urgent {
+			at = "u" + at
+		}
 		ch.Args = append(ch.Args, job.ID, job.Payload, score, at)
 		size += len(job.ID) + len(job.Payload) + len(score) + len(at)
 	}
@@ -414,7 +429,7 @@ const largePayload = 16 << 10
 func pushMode(indexes []int32, jobs []lowkiq.Push) string {
 	scores := 0
 	for _, i := range indexes {
-		if !jobs[i].PerformAt.IsZero() || len(jobs[i].Payload) > largePayload {
+		if !jobs[i].PerformAt.IsZero() || jobs[i].Urgent || len(jobs[i].Payload) > largePayload {
 			return "m"
 		}
 		if jobs[i].Score != nil {

@@ -22,12 +22,12 @@ const (
 // that are left: the large chunks, and the small chunks with the jobs whose ids were not new, in push order.
 // It does nothing in a Redis Cluster, where a script sees one shard, or if pushes coalesce.
 func (q *Queue) pushSmallChunks(ctx context.Context, chunks []*chunk, jobs []lowkiq.Push, results []Result) []*chunk {
-	if q.registry.db.Sharded || len(chunks) > 0 && chunks[0].coalesceArg != "" {
+	if q.registry.db.Sharded {
 		return chunks
 	}
 	var small, left []*chunk
 	for _, ch := range chunks {
-		if len(ch.jobs) <= maxEachJobs && ch.next == nil && pushMode(ch.jobs, jobs) != "m" {
+		if len(ch.jobs) <= maxEachJobs && ch.next == nil && ch.coalesceArg == "" && pushMode(ch.jobs, jobs) != "m" {
 			small = append(small, ch)
 		} else {
 			left = append(left, ch)

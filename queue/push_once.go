@@ -48,6 +48,10 @@ func (q *Queue) storeDelivery(ctx context.Context, jobs []lowkiq.Push) ([]Result
 		}
 		return results, firstError(results)
 	}
+	if len(jobs) == 1 && jobs[0].Urgent {
+		results[0].Err = fmt.Errorf("queue %q, job %.300q: a delivery must not be urgent", q.Name, jobs[0].ID)
+		return results, results[0].Err
+	}
 	jobs = envelope.All(jobs)
 	for _, ch := range q.cutChunks(jobs, results) {
 		db, rules := q.registry.db, q.rules.Load()

@@ -38,6 +38,7 @@ type state struct {
 	stated               map[string]int64 // when they were written
 	since                map[string]int64 // when ids were pushed first that pushes put off
 	postponed            map[string]int64 // since when ids wait that were put off
+	urgent               map[string]int64 // scores of urgent ids
 }
 
 // raw has the shard's keys as Redis returned them.
@@ -46,7 +47,7 @@ type raw struct {
 	ready, suspects, spill, flight                                                           *redis.StringSliceCmd
 	journal                                                                                  *redis.XMessageSliceCmd
 	journalx                                                                                 *redis.StringSliceCmd
-	due, retry, blocked, dead, statesx, since, postponed                                     *redis.ZSliceCmd
+	due, retry, blocked, dead, statesx, since, postponed, urgent                             *redis.ZSliceCmd
 }
 
 func readRaw(s *Shard, ctx context.Context) (*raw, error) {
@@ -59,7 +60,7 @@ func readRaw(s *Shard, ctx context.Context) (*raw, error) {
 		ready: pipe.LRange(ctx, k.Ready, 0, -1), suspects: pipe.LRange(ctx, k.Suspects, 0, -1), spill: pipe.ZRange(ctx, k.Spill, 0, -1),
 		due: pipe.ZRangeWithScores(ctx, k.Due, 0, -1), retry: pipe.ZRangeWithScores(ctx, k.Retry, 0, -1),
 		journal: pipe.XRange(ctx, k.Journal, "-", "+"), journalx: pipe.LRange(ctx, k.Journalx, 0, -1), states: pipe.HGetAll(ctx, k.States), progress: pipe.HGetAll(ctx, k.Progress), from: pipe.HGetAll(ctx, k.From), statesx: pipe.ZRangeWithScores(ctx, k.Statesx, 0, -1),
-		since: pipe.ZRangeWithScores(ctx, k.Since, 0, -1), postponed: pipe.ZRangeWithScores(ctx, k.Postponed, 0, -1),
+		since: pipe.ZRangeWithScores(ctx, k.Since, 0, -1), postponed: pipe.ZRangeWithScores(ctx, k.Postponed, 0, -1), urgent: pipe.ZRangeWithScores(ctx, k.Urgent, 0, -1),
 		blocked: pipe.ZRangeWithScores(ctx, k.Blocked, 0, -1), dead: pipe.ZRangeWithScores(ctx, k.Dead, 0, -1),
 	}
 	_, err := pipe.Exec(ctx)
@@ -112,7 +113,7 @@ func (r *raw) state() (*state, error) {
 		ready: r.ready.Val(), suspects: r.suspects.Val(),
 		due: times(r.due.Val()), retry: times(r.retry.Val()), blocked: times(r.blocked.Val()), dead: times(r.dead.Val()),
 		flight: map[string]int64{}, crashes: map[string]int{}, count: r.count.Val(), claim: r.claim.Val(),
-		states: r.states.Val(), notes: r.progress.Val(), from: r.from.Val(), stated: times(r.statesx.Val()), since: times(r.since.Val()), postponed: times(r.postponed.Val()),
+		states: r.states.Val(), notes: r.progress.Val(), from: r.from.Val(), stated: times(r.statesx.Val()), since: times(r.since.Val()), postponed: times(r.postponed.Val()), urgent: times(r.urgent.Val()),
 	}
 	spill := newSpill(r.spill.Val(), r.spillx.Val())
 	var faults []error
@@ -279,16 +280,17 @@ func (st *state) check() error {
 	passed := map[string]bool{}
 	for _, id := range st.ready {
 		if st.stale[id] && !passed[id] {
-			passed[id] = true // what deleted jobs left is no place
+			passed[id] = true // a left entry is no place
 		} else {
 			places[id] = append(places[id], "ready")
 		}
 	}
-	for id := range st.stale {
-		_, due := st.due[id]
-		_, retry := st.retry[id]
-		if !due && !retry || !passed[id] {
-			fault("stale %q: scheduled %t, failed %t, an entry in ready %t, want one of the first two and the last", id, due, retry, passed[id])
+	for id, score := range st.urgent {
+		if score >= 0 {
+			places[id] = append(places[id], "urgent")
+		}
+		if job := st.jobs[id]; job == nil || score >= 0 && (score < job.At || score > job.At+1000) {
+			fault("urgent %q: score %d, job %v", id, score, job)
 		}
 	}
 	for _, id := range st.suspects {
@@ -297,6 +299,11 @@ func (st *state) check() error {
 	for name, set := range map[string]map[string]int64{"due": st.due, "retry": st.retry, "blocked": st.blocked, "flight": st.flight} {
 		for id := range set {
 			places[id] = append(places[id], name)
+		}
+	}
+	for id := range st.stale {
+		if at := fmt.Sprint(places[id]); st.jobs[id] == nil || at == "[]" || at == "[ready]" || !passed[id] {
+			fault("stale %q: in %s, an entry in ready %t, want a job elsewhere and an entry", id, at, passed[id])
 		}
 	}
 	for id, at := range places {
@@ -325,7 +332,7 @@ func (st *state) check() error {
 	}
 	for id, job := range st.jobs {
 		at := fmt.Sprint(places[id])
-		if want := job.Retry >= 0 && (at == "[ready]" || at == "[suspects]"); st.late[id] != want {
+		if want := job.Retry >= 0 && (at == "[ready]" || at == "[urgent]" || at == "[suspects]"); st.late[id] != want {
 			fault("job %q in %s with retry count %d: late %t, want %t", id, at, job.Retry, st.late[id], want)
 		}
 		_, flies := st.flight[id]
@@ -434,6 +441,7 @@ func diff(m *modelShard, st *state, hi int64) error {
 	want("suspects", nonNil(st.suspects), nonNil(m.Suspects))
 	want("tombs", st.tombs, m.Tombs)
 	want("stale", st.stale, m.Stale)
+	faults = append(faults, diffUrgent(m, st))
 	due := slices.Concat(slices.Collect(maps.Keys(st.due)), slices.Collect(maps.Keys(st.retry)))
 	slices.Sort(due)
 	want("scheduled", nonNil(due), nonNil(slices.Sorted(maps.Keys(m.Scheduled))))
@@ -478,6 +486,36 @@ func diff(m *modelShard, st *state, hi int64) error {
 	want("processed", counter(st.count["processed"]), m.Processed)
 	want("failed", counter(st.count["failed"]), m.Failed)
 	return errors.Join(faults...)
+}
+
+// diffUrgent compares the urgent ids. A job of the state has the times of the model's job.
+func diffUrgent(m *modelShard, st *state) error {
+	want := map[string]string{}
+	for id, u := range m.Urgent {
+		switch job := m.Waiting[id]; {
+		case u.Lined:
+			want[id] = fmt.Sprint(job.At + u.After)
+		case u.Again && m.InFlight[id] != nil:
+			want[id] = "again"
+		default:
+			want[id] = "elsewhere"
+		}
+	}
+	got := map[string]string{}
+	for id, score := range st.urgent {
+		switch {
+		case score >= 0:
+			got[id] = fmt.Sprint(score)
+		case score == -2 && m.InFlight[id] != nil:
+			got[id] = "again"
+		default:
+			got[id] = "elsewhere"
+		}
+	}
+	if !maps.Equal(got, want) {
+		return fmt.Errorf("urgent: got %v, want %v", got, want)
+	}
+	return nil
 }
 
 func textsOf(states map[string]*modelState) map[string]string {

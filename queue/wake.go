@@ -234,7 +234,7 @@ type Due struct {
 func (c *Client) PeekDue(ctx context.Context, shards ...*Shard) ([]Due, error) {
 	cmds := make([]redisdb.Cmd, len(shards))
 	for i, s := range shards {
-		cmds[i] = redisdb.Cmd{"EXISTS", s.keys.Ready, s.keys.Suspects, s.keys.Due, s.keys.Retry}
+		cmds[i] = redisdb.Cmd{"EXISTS", s.keys.Ready, s.keys.Suspects, s.keys.Urgent, s.keys.Due, s.keys.Retry}
 	}
 	replies, err := c.db.Pipeline(ctx, "peek", cmds...)
 	if err != nil {
@@ -255,7 +255,7 @@ func (c *Client) peekShards(ctx context.Context, shards []*Shard, busy []int, se
 	var cmds []redisdb.Cmd
 	for _, i := range busy {
 		k := &shards[i].keys
-		cmds = append(cmds, redisdb.Cmd{"EXISTS", k.Ready, k.Suspects},
+		cmds = append(cmds, redisdb.Cmd{"EXISTS", k.Ready, k.Suspects}, redisdb.Cmd{"ZCOUNT", k.Urgent, 0, "+inf"},
 			redisdb.Cmd{"ZRANGE", k.Due, 0, 0, "WITHSCORES"}, redisdb.Cmd{"ZRANGE", k.Retry, 0, 0, "WITHSCORES"})
 	}
 	replies, err := c.db.Pipeline(ctx, "peek", cmds...)
@@ -263,8 +263,8 @@ func (c *Client) peekShards(ctx context.Context, shards []*Shard, busy []int, se
 		return err
 	}
 	for n, i := range busy {
-		seen[i].Ready = redisdb.Int(replies[3*n]) > 0
-		for _, first := range replies[3*n+1 : 3*n+3] {
+		seen[i].Ready = redisdb.Int(replies[4*n])+redisdb.Int(replies[4*n+1]) > 0
+		for _, first := range replies[4*n+2 : 4*n+4] {
 			list := redisdb.List(first)
 			if len(list) < 2 {
 				continue

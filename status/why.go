@@ -64,6 +64,9 @@ func (f *Facts) Why(id string) Why {
 			r.Reason += "; no handler gets it then, as it is held" + f.Held
 		}
 	}
+	if f.Position.Urgent {
+		r.Reason += "; it is urgent"
+	}
 	return r
 }
 

@@ -119,6 +119,8 @@ type PushedJob struct {
 	Score   float64         `json:"score,omitempty"` // lowest first; default: the time of the push, so that pushes keep their order
 	// when it is due, unix seconds; default: now
 	PerformIn float64 `json:"perform_in,omitempty" min:"1000000000" max:"8589934592"`
+	// whether its id goes before all ids of its shard that are not urgent, until its waiting payloads are handled
+	Urgent bool `json:"urgent,omitempty"`
 	// for its handler, at most 4 KiB; default: traceparent and tracestate of the request
 	Header map[string]string `json:"header,omitempty"`
 }

@@ -103,6 +103,8 @@ var cases = map[string][]routeCase{
 	},
 	"POST /api/v1/queues/{q}/jobs": {
 		{"object", ordersPath + "jobs", `{"id":"x","payload":{"a":1},"score":1,"perform_in":1763600000}`, 200, []string{`{"results":[{"id":"x","ok":true,"merged":false}]}`}},
+		{"urgent", ordersPath + "jobs", `{"id":"x","urgent":true}`, 200, []string{`{"results":[{"id":"x","ok":true,"merged":false}]}`}},
+		{"urgency", ordersPath + "jobs", `{"id":"x","urgent":"very"}`, 400, []string{`"field":"urgent"`, "must be true or false"}},
 		{"array, one merged", ordersPath + "jobs", `[{"id":"x"},{"id":"r1","payload":{"n":1}}]`, 200, []string{`{"id":"x","ok":true,"merged":false}`, `{"id":"r1","ok":true,"merged":true}`}},
 		{"ndjson", ordersPath + "jobs", "{\"id\":\"x\"}\n{\"id\":\"y\"}\n", 200, []string{`"id":"x"`, `"id":"y"`}},
 		{"id that is not utf-8", ordersPath + "jobs", `{"id_base64":"/w==","payload":1}`, 200, []string{`{"results":[{"id_base64":"/w==","ok":true,"merged":false}]}`}},

@@ -3,7 +3,7 @@
 //
 // A push, whose fields are optional except for the id:
 //
-//	{"id":"a","payload":{"any":"JSON"},"score":1,"perform_in":1763600000.5,"header":{"tag":"vip"}}
+//	{"id":"a","payload":{"any":"JSON"},"score":1,"perform_in":1763600000.5,"urgent":true,"header":{"tag":"vip"}}
 //
 // A batch, on one line:
 //

@@ -156,6 +156,7 @@ const (
 	bitScore
 	bitPerformIn
 	bitHeader
+	bitUrgent
 )
 
 // fieldBit returns the bit of a field that is allowed now.
@@ -174,8 +175,10 @@ func (d *decoder) fieldBit(key []byte, seen uint8) (uint8, *fault) {
 		bit, conflict = bitPerformIn, bitPerformIn
 	case `"header"`:
 		bit, conflict = bitHeader, bitHeader
+	case `"urgent"`:
+		bit, conflict = bitUrgent, bitUrgent
 	default:
-		return 0, &fault{d.keyPos, fmt.Sprintf("unknown field %s (known: id, id_base64, payload, score, perform_in, header)", key)}
+		return 0, &fault{d.keyPos, fmt.Sprintf("unknown field %s (known: id, id_base64, payload, score, perform_in, urgent, header)", key)}
 	}
 	if seen&conflict != 0 {
 		return 0, &fault{d.keyPos, fmt.Sprintf("field %s given twice", key)}
@@ -204,6 +207,12 @@ func (d *decoder) decodeField(bit uint8, p *lowkiq.Push) (err *fault) {
 		return err
 	case bitHeader:
 		p.Header, err = d.decodeHeader()
+		return err
+	case bitUrgent:
+		var urgent *bool
+		if err = d.decodeBool(&urgent); err == nil {
+			p.Urgent = *urgent
+		}
 		return err
 	}
 	if err == nil && (p.ID == "" || len(p.ID) > lowkiq.MaxIDBytes) {

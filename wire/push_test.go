@@ -38,6 +38,8 @@ func TestParseJob(t *testing.T) {
 		"longest id":         {`{"id":"` + strings.Repeat("x", 512) + `"}`, lowkiq.Push{ID: strings.Repeat("x", 512)}},
 		"smallest score":     {`{"id":"a","score":1e-999}`, lowkiq.Push{ID: "a", Score: new(0.0)}},
 		"headers":            {`{"header":{ "tag" : "v\u0069p","t":""},"id":"a"}`, lowkiq.Push{ID: "a", Header: map[string]string{"tag": "vip", "t": ""}}},
+		"urgent":             {`{"id":"a","urgent":true}`, lowkiq.Push{ID: "a", Urgent: true}},
+		"not urgent":         {`{"urgent":false,"id":"a"}`, lowkiq.Push{ID: "a"}},
 		"no headers":         {`{"id":"a","header":{}}`, lowkiq.Push{ID: "a", Header: map[string]string{}}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -50,34 +52,36 @@ func TestParseJob(t *testing.T) {
 }
 
 func samePush(a, b lowkiq.Push) bool {
-	return a.ID == b.ID && bytes.Equal(a.Payload, b.Payload) && reflect.DeepEqual(a.Score, b.Score) && a.PerformAt.Equal(b.PerformAt) && reflect.DeepEqual(a.Header, b.Header)
+	return a.ID == b.ID && bytes.Equal(a.Payload, b.Payload) && reflect.DeepEqual(a.Score, b.Score) && a.PerformAt.Equal(b.PerformAt) && a.Urgent == b.Urgent && reflect.DeepEqual(a.Header, b.Header)
 }
 
 func TestParseJobErrors(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		``:                                       `line 1, column 1: unexpected end of JSON, want a job`,
-		`7`:                                      `line 1, column 1: unexpected character '7', want a job`,
-		`{}`:                                     `line 1, column 1: id: missing`,
-		`{"payload":1}`:                          `line 1, column 1: id: missing`,
-		"{\n \"id\":7}":                          `line 2, column 7: id: must be a string`,
-		`{"id":null}`:                            `line 1, column 7: id: must be a string`,
-		`{"id":""}`:                              `line 1, column 7: id: is 0 bytes long, want 1 to 512`,
-		`{"id":"` + strings.Repeat("x", 513):     `unexpected end of JSON, want the closing`,
-		`{"id_base64":""}`:                       `id_base64: is 0 bytes long`,
-		`{"id_base64":"a"}`:                      `id_base64: must be standard base64`,
-		`{"id":"a","id":"b"}`:                    `line 1, column 11: field "id" given twice`,
-		`{"id":"a","id_base64":"YQ=="}`:          `column 11: field "id_base64" given twice`,
-		`{"id":"a","perform_at":1}`:              `column 11: unknown field "perform_at" (known: id,`,
-		`{"id":"\ud800"}`:                        `id: half of a surrogate pair`,
-		`{"id":"\ud800\u0041"}`:                  `id: half of a surrogate pair`,
-		"{\"id\":\"\xff\"}":                      `column 7: id: string is not valid UTF-8`,
-		"{\"id\":\"a\nb\"}":                      `column 9: id: control character '\n'`,
-		`{"id":"a\x"}`:                           `column 10: id: unexpected character 'x', want an escape`,
-		`{"id":"a","score":"1"}`:                 `column 19: score: must be a number`,
-		`{"id":"a","score":null}`:                `score: must be a number`,
-		`{"id":"a","score":1763600000123456789}`: `column 19: score: is an integer beyond 9007199254740992 (2^53), which would be rounded`,
-		`{"id":"a","score":-9007199254740993}`:   `score: is an integer beyond`,
+		``:                                          `line 1, column 1: unexpected end of JSON, want a job`,
+		`7`:                                         `line 1, column 1: unexpected character '7', want a job`,
+		`{}`:                                        `line 1, column 1: id: missing`,
+		`{"payload":1}`:                             `line 1, column 1: id: missing`,
+		"{\n \"id\":7}":                             `line 2, column 7: id: must be a string`,
+		`{"id":null}`:                               `line 1, column 7: id: must be a string`,
+		`{"id":""}`:                                 `line 1, column 7: id: is 0 bytes long, want 1 to 512`,
+		`{"id":"` + strings.Repeat("x", 513):        `unexpected end of JSON, want the closing`,
+		`{"id_base64":""}`:                          `id_base64: is 0 bytes long`,
+		`{"id_base64":"a"}`:                         `id_base64: must be standard base64`,
+		`{"id":"a","id":"b"}`:                       `line 1, column 11: field "id" given twice`,
+		`{"id":"a","id_base64":"YQ=="}`:             `column 11: field "id_base64" given twice`,
+		`{"id":"a","perform_at":1}`:                 `column 11: unknown field "perform_at" (known: id,`,
+		`{"id":"a","urgent":"yes"}`:                 `column 20: urgent: must be true or false`,
+		`{"id":"a","urgent":true,"urgent":true}`:    `column 25: field "urgent" given twice`,
+		`{"id":"\ud800"}`:                           `id: half of a surrogate pair`,
+		`{"id":"\ud800\u0041"}`:                     `id: half of a surrogate pair`,
+		"{\"id\":\"\xff\"}":                         `column 7: id: string is not valid UTF-8`,
+		"{\"id\":\"a\nb\"}":                         `column 9: id: control character '\n'`,
+		`{"id":"a\x"}`:                              `column 10: id: unexpected character 'x', want an escape`,
+		`{"id":"a","score":"1"}`:                    `column 19: score: must be a number`,
+		`{"id":"a","score":null}`:                   `score: must be a number`,
+		`{"id":"a","score":1763600000123456789}`:    `column 19: score: is an integer beyond 9007199254740992 (2^53), which would be rounded`,
+		`{"id":"a","score":-9007199254740993}`:      `score: is an integer beyond`,
 		`{"id":"a","score":99999999999999999999}`:   `score: is an integer beyond`,
 		`{"id":"a","score":NaN}`:                    `column 19: score: unexpected character 'N'`,
 		`{"id":"a","score":1e999}`:                  `column 19: score: is too large`,

@@ -51,6 +51,8 @@ type pushCommand struct {
 	Score     *float64 `group:"A single job:" placeholder:"X" help:"Its score: the payloads of an id are handled lowest score first."`
 	PerformIn string   `group:"A single job:" placeholder:"TIME" help:"The earliest time of its run: from now, as in 10s or 2h, RFC 3339, or unix seconds. An id that waits already keeps its due time."`
 
+	Urgent bool `group:"A single job:" help:"Put its id before all ids of its shard that are not urgent, until its waiting payloads are handled."`
+
 	Header []string `group:"A single job:" sep:"none" placeholder:"NAME=VALUE" help:"A header of the payload, as in --header tag=vip. May be repeated. Handlers get it with the payload."`
 }
 
@@ -143,8 +145,8 @@ func (c *pushCommand) reportAway(s *terminal.Streams, err error) {
 // checkFlags returns an error with the code exit.Usage if flags exclude each other or are out of range.
 func (c *pushCommand) checkFlags() error {
 	switch {
-	case c.ID == "" && (c.Payload != "" || c.Score != nil || c.PerformIn != "" || len(c.Header) > 0):
-		return exit.Fail(exit.Usage, "--payload, --score, --perform-in and --header belong to --id")
+	case c.ID == "" && (c.Payload != "" || c.Score != nil || c.PerformIn != "" || c.Urgent || len(c.Header) > 0):
+		return exit.Fail(exit.Usage, "--payload, --score, --perform-in, --urgent and --header belong to --id")
 	case c.ID != "" && (len(c.Files) > 0 || c.Skip != 0):
 		return exit.Fail(exit.Usage, "--id pushes a single job, without files and --skip")
 	case c.Node != "" && (c.Redis != "" || c.Cluster != "" || c.Shards != nil):
@@ -306,8 +308,9 @@ func (c *pushCommand) jobLine() (feed.Input, error) {
 		Payload   json.RawMessage   `json:"payload,omitempty"`
 		Score     *float64          `json:"score,omitempty"`
 		PerformIn *float64          `json:"perform_in,omitempty"`
+		Urgent    bool              `json:"urgent,omitempty"`
 		Header    map[string]string `json:"header,omitempty"`
-	}{ID: c.ID, Score: c.Score, Header: header}
+	}{ID: c.ID, Score: c.Score, Urgent: c.Urgent, Header: header}
 	if c.PerformIn != "" {
 		at, err := dueTime(c.PerformIn, time.Now())
 		if err != nil {

@@ -96,8 +96,9 @@ func pushBody(jobs []lowkiq.Push) ([]byte, error) {
 			web.JobID
 			Score     *float64          `json:"score,omitempty"`
 			PerformIn *float64          `json:"perform_in,omitempty"`
+			Urgent    bool              `json:"urgent,omitempty"`
 			Header    map[string]string `json:"header,omitempty"`
-		}{JobID: web.JobIDOf(jobs[i].ID), Score: jobs[i].Score, Header: jobs[i].Header}
+		}{JobID: web.JobIDOf(jobs[i].ID), Score: jobs[i].Score, Urgent: jobs[i].Urgent, Header: jobs[i].Header}
 		if at := jobs[i].PerformAt; !at.IsZero() {
 			seconds := float64(at.UnixMicro()) / 1e6
 			line.PerformIn = &seconds

@@ -135,6 +135,8 @@ func (m *Shard) importJob(e *ImportEntry) Verdict {
 		job.Retry, job.At, job.Soft, job.Err = there.Retry, there.At, there.Soft, cmp.Or(there.Err, job.Err)
 	case suspect, m.Scheduled[e.ID] && there.isHeld():
 		job.At, job.Soft, job.Since, job.Group = there.At, there.Soft, there.Since, there.Group
+	case job.At > m.Now && m.isLined(e.ID):
+		m.Scheduled[e.ID], m.Urgent[e.ID] = true, &urgency{}
 	case job.At > m.Now && !m.Scheduled[e.ID]: // it leaves its place in ready
 		m.Scheduled[e.ID], m.Stale[e.ID] = true, true
 	case job.At <= m.Now && m.Scheduled[e.ID]:
@@ -143,6 +145,9 @@ func (m *Shard) importJob(e *ImportEntry) Verdict {
 		job.Since, job.Group = there.Since, there.Group
 	case job.At <= m.Now:
 		job.At, job.Soft, job.Since, job.Group = there.At, there.Soft, there.Since, there.Group
+		if m.isLined(e.ID) {
+			m.Urgent[e.ID].After = 0
+		}
 	}
 	return Stored
 }

@@ -36,7 +36,8 @@ type Shard struct {
 	Waiting   map[string]*Job // jobs outside of flights
 	Ready     []string        // ids due now, in order; also tombstones
 	Tombs     map[string]bool // deleted ids that are still in Ready
-	Stale     map[string]bool // ids in Scheduled that are still in Ready
+	Stale     map[string]bool // ids that wait elsewhere and still have an entry in Ready
+	Urgent    map[string]*urgency
 	Scheduled map[string]bool // ids that wait for their due time
 	Blocked   map[string]bool // ids that wait for a person
 	Suspects  []string        // ids in quarantine that wait, in order
@@ -143,7 +144,7 @@ func (j *Job) WaitsSince() int64 { return cmp.Or(j.Since, j.At) }
 func NewShard(payloads, bytes int) *Shard {
 	return &Shard{
 		MaxPayloads: payloads, MaxBytes: bytes, MaxPiece: 2000, MaxPieceBytes: 1 << 20,
-		Waiting: map[string]*Job{}, Tombs: map[string]bool{}, Stale: map[string]bool{}, Scheduled: map[string]bool{}, Blocked: map[string]bool{},
+		Waiting: map[string]*Job{}, Tombs: map[string]bool{}, Stale: map[string]bool{}, Urgent: map[string]*urgency{}, Scheduled: map[string]bool{}, Blocked: map[string]bool{},
 		Crashes: map[string]int{}, InFlight: map[string]*Job{}, FlightOf: map[string]int64{}, PopOrder: map[string]int{}, Parked: map[string]*Job{}, PutOffSince: map[string]int64{},
 		Morgue: map[string]*Job{}, Replies: map[string]Reply{}, States: map[string]*State{}, Notes: map[string]string{}, LastNumber: map[string]int64{}, Imported: map[string]*importState{},
 	}
@@ -241,7 +242,7 @@ func (m *Shard) placeOf(id string) (home map[string]*Job, busy bool) {
 // enqueueID puts an id into the line, or schedules it if it is due later.
 func (m *Shard) enqueueID(id string) {
 	if m.Waiting[id].At <= m.Now {
-		m.Ready = append(m.Ready, id)
+		m.joinReady(id)
 	} else {
 		m.Scheduled[id] = true
 	}
@@ -260,13 +261,11 @@ func (m *Shard) enqueueNew(id string) {
 	m.enqueueID(id)
 }
 
-// joinReady puts an id that waited elsewhere into the line, at its old place if the line still has it.
+// joinReady puts a due id into the line, at its place if it has one there.
 func (m *Shard) joinReady(id string) {
-	if m.Stale[id] {
-		delete(m.Stale, id)
-		return
+	if !m.takeSeat(id) {
+		m.Ready = append(m.Ready, id)
 	}
-	m.Ready = append(m.Ready, id)
 }
 
 func removeID(list []string, id string) []string {
@@ -284,6 +283,9 @@ const (
 	Unsent      Verdict = "unsent"
 	Before      Verdict = "delivered before"
 )
+
+// Undelayed as the due time of a push is now, and the push puts nothing off.
+const Undelayed = -1
 
 // PushPayload stores a payload that is due at a time, 0 for now. full says that an earlier payload of the id in the
 // same push was refused. next has the later payloads of the id in the same push that belong to no call.
@@ -345,7 +347,7 @@ func (m *Shard) storePayload(id string, p Payload, at int64, full bool) Verdict 
 	job := home[id]
 	if job == nil {
 		job = &Job{Payloads: []Payload{p}, Retry: -1, At: at}
-		if at == 0 {
+		if at <= 0 {
 			m.makeFresh(job)
 		}
 		home[id] = job

@@ -109,16 +109,24 @@ func (m *Shard) leaveState(id string) (was bool) {
 func (m *Shard) removeJob(id string) {
 	home, busy := m.placeOf(id)
 	delete(home, id)
-	if busy || m.leaveState(id) && !m.Stale[id] {
+	if busy {
+		if m.Urgent[id] != nil {
+			m.Urgent[id].Again = false
+		}
 		return
 	}
-	delete(m.Stale, id)
+	gone := m.leaveState(id) || m.isLined(id)
+	delete(m.Urgent, id)
 	if slices.Contains(m.Suspects, id) {
 		m.Suspects = removeID(m.Suspects, id)
 		delete(m.Crashes, id)
-		return
+		gone = true
 	}
-	m.Tombs[id] = true
+	m.Tombs[id] = !gone || m.Stale[id]
+	delete(m.Stale, id)
+	if !m.Tombs[id] {
+		delete(m.Tombs, id)
+	}
 }
 
 // DeleteJob deletes the waiting job of an id in a state.
@@ -173,7 +181,7 @@ func (m *Shard) reviveJob(id string, job *Job) {
 	case busy:
 	case old == nil:
 		m.enqueueNew(id)
-	case m.leaveState(id):
+	case m.leaveState(id) || m.isLined(id):
 		m.joinReady(id)
 	}
 }

@@ -56,7 +56,14 @@ func (m *Shard) PopIDs(n int, single, slot, suspects bool) (ids []string, state 
 			return []string{id}, queue.QuarantineTaken
 		}
 	}
-	for left := n; len(m.Ready) > 0 && (left > 0 || len(ids) == 0); left-- {
+	for line, _ := m.Line(); len(ids) < min(n, len(line)) && m.isLined(line[len(ids)]); {
+		if single && len(ids) == 1 {
+			return ids, state
+		}
+		m.startFlight(line[len(ids)])
+		ids = append(ids, line[len(ids)])
+	}
+	for left := n - len(ids); len(m.Ready) > 0 && (left > 0 || len(ids) == 0); left-- {
 		if left == 0 {
 			left = n // all were tombstones
 		}
@@ -87,6 +94,9 @@ func (m *Shard) startFlight(id string) {
 	m.InFlight[id], m.FlightOf[id] = m.Waiting[id], m.PopNumber
 	if rest := m.InFlight[id].splitOff(m.MaxPiece, m.MaxPieceBytes); rest != nil {
 		m.Parked[id] = rest
+	}
+	if m.Urgent[id] != nil {
+		m.Urgent[id] = &urgency{Again: m.Parked[id] != nil}
 	}
 	m.popped++
 	m.PopOrder[id] = m.popped
@@ -126,10 +136,14 @@ func (m *Shard) mergeParked(id string, job *Job) {
 func (m *Shard) releaseParked(id string) {
 	job := m.Parked[id]
 	if job == nil {
+		m.endUrgency(id)
 		return
 	}
 	delete(m.Parked, id)
 	m.Waiting[id] = job
+	if u := m.Urgent[id]; u != nil && !u.Again {
+		delete(m.Urgent, id)
+	}
 	m.enqueueID(id)
 }
 
@@ -251,11 +265,12 @@ func (m *Shard) NackJob(n queue.Nack) int {
 	return 1
 }
 
-// putAtHead puts an id at the head of the line, or of the quarantine if it is suspect.
+// putAtHead puts an id at the head of the line, or of the quarantine if it is suspect. An urgent id goes to its place
+// among the urgent ids.
 func (m *Shard) putAtHead(id string) {
 	if _, suspect := m.Crashes[id]; suspect {
 		m.Suspects = slices.Insert(m.Suspects, 0, id)
-	} else {
+	} else if !m.takeSeat(id) {
 		m.Ready = slices.Insert(m.Ready, 0, id)
 	}
 }
@@ -302,7 +317,7 @@ func (m *Shard) BuryJob(b queue.Burial) int {
 		}
 		job.Err = b.Error
 		m.mergeParked(b.ID, m.makeFresh(job))
-		m.Ready = append(m.Ready, b.ID)
+		m.joinReady(b.ID)
 	}
 	return 1
 }

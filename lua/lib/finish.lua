@@ -19,13 +19,15 @@ local function finish(jobs_key, ready_key, due_key, flight_key, parked_key, cras
     if #ids > 0 then
       done = done + #ids
       redis.call('HDEL', jobs_key, unpack(ids))
-      if parked_key and redis.call('EXISTS', parked_key) == 1 then
-        local later = redis.call('HMGET', parked_key, unpack(ids))
+      local later = parked_key and redis.call('EXISTS', parked_key) == 1 and redis.call('HMGET', parked_key, unpack(ids))
+      if later or urging then
         for i = 1, #ids do
-          if later[i] then
+          if later and later[i] then
             if not time then time = redis.call('TIME') end
             again = again + 1
             unpark(jobs_key, ready_key, due_key, parked_key, ids[i], later[i], time[1] * 1000000 + time[2])
+          elseif urging then
+            cease(ids[i])
           end
         end
       end

@@ -5,11 +5,13 @@
 --#include spill
 --#include measure
 --#include morgue
+--#include urgent
 --#include recover
 --#include enqueue
 --#include journal
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
+--#include gone
 local max_crashes = tonumber(claim.max_crashes or 0)
 local buried, alone, died = 0, false, ''
 
@@ -43,9 +45,7 @@ local function judge(id, record)
         'crash: its worker died ' .. crashes .. ' times while it ran alone', now)
       buried = buried + dead.n
       redis.call('HDEL', KEY.crashes, id)
-      redis.call('HDEL', KEY.jobs, id)
-      local parked = redis.call('HGET', KEY.parked, id)
-      if parked and readable(parked) then unpark(KEY.jobs, KEY.ready, KEY.due, KEY.parked, id, parked, now) end
+      gone(id)
       return true
     end
   elseif not crashes then

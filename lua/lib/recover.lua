@@ -1,4 +1,4 @@
--- Included after lib/spill.lua and lib/measure.lua: puts the jobs in flight back to the head of the
+-- Included after lib/spill.lua, lib/measure.lua and lib/urgent.lua: puts the jobs in flight back to the head of the
 -- ready list (I2), some in each call. Expects `claim` (fields of the claim), KEY.claim, KEY.jobs,
 -- KEY.ready, KEY.flight, KEY.parked, KEY.crashes, KEY.suspects, KEY.spill, KEY.spillx, KEY.late,
 -- KEY.postponed, KEY.progress.
@@ -27,14 +27,21 @@ local function back(id, record)
   redis.call('HSET', KEY.jobs, id, reunite(id, parse(record)))
 end
 
+-- due_of returns the due time (us) of a record.
+local function due_of(record)
+  local form = string.byte(record, 1)
+  if (form == 97 or form == 101) and #record >= 8 then return us7(record, 2) end
+  return tonumber(string.match(record, '^.%S+ (%d+)') or 0)
+end
+
 -- to_head puts an id at the head of the suspects if it is in quarantine, else of the ready list. If last is
--- true, the id goes behind the other suspects.
+-- true, the id goes behind the other suspects. An urgent id goes to its place among the urgent ids.
 local function to_head(id, record, last)
   local suspect = redis.call('HEXISTS', KEY.crashes, id) == 1
-  if last and suspect then
-    redis.call('RPUSH', KEY.suspects, id)
-  else
-    redis.call('LPUSH', suspect and KEY.suspects or KEY.ready, id)
+  if suspect then
+    redis.call(last and 'RPUSH' or 'LPUSH', KEY.suspects, id)
+  elseif not (urging and seat(id, due_of(record))) then
+    redis.call('LPUSH', KEY.ready, id)
   end
   if has_failed(record) then redis.call('HSET', KEY.late, id, 1) end
   local since = since_of(record)

@@ -1,7 +1,7 @@
 -- Included by the pushes, after record and spill: stores payloads one by one. push.lua has the
 -- arguments and the codes. It expects n (jobs), ids, mode, width, now, last and base; old (records that
--- were read) and read (their number); defer and deferred, which are nil except in coalesce.lua. It
--- leaves a code for each stored or refused job in `answer`.
+-- were read) and read (their number); defer and deferred, which are nil except in lib/coalesce.lua. It
+-- leaves a code for each stored or refused job in `answer`, and new due ids in `ready`.
 
 -- read_on reads the next records. In mode m it reads the record of an id once.
 local known = {}
@@ -125,6 +125,3 @@ for i = 1, n do
   work = work + (cost or 0)
   if work >= most_work and (n > 8 or defer) then break end
 end
-if #ready > 0 and redis.call('RPUSH', KEY.ready, unpack(ready)) == #ready then wake = '0' end
-if wake then redis.call('PUBLISH', ARGV[4], wake) end
-if joins then redis.call('PUBLISH', ARGV[4], '-1') end

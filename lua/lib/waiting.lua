@@ -2,8 +2,9 @@
 -- alone. The waiting job of an id in flight is its parked payloads.
 -- Expects KEY.jobs, KEY.ready, KEY.due, KEY.retry, KEY.blocked, KEY.flight,
 -- KEY.parked, KEY.crashes, KEY.suspects, KEY.count, KEY.spill, KEY.spillx,
--- KEY.stale, KEY.postponed, KEY.late: failed jobs whose turn has come, in ready or in quarantine.
+-- KEY.stale, KEY.urgent, KEY.postponed, KEY.late: failed jobs whose turn has come, in ready or in quarantine.
 --#include held
+--#include urgent
 
 -- waiting returns the record of the waiting job of an id, or false, and whether the id is in flight.
 -- '' is no id: see claim.lua.
@@ -40,15 +41,14 @@ local function placed(place, id, busy)
 end
 
 -- displace takes an id out of due, retry or blocked, and reports whether it was there. Other waiting ids
--- are in the ready list, or in quarantine, which only an answer of their handler ends.
+-- are in the line, or in quarantine, which only an answer of their handler ends.
 local function displace(id)
   return redis.call('ZREM', KEY.due, id) == 1 or redis.call('ZREM', KEY.retry, id) == 1 or redis.call('ZREM', KEY.blocked, id) == 1
 end
 
--- line_up puts an id into the ready list. If an earlier job of the id has left an entry there (see
--- push.lua), that entry serves the id, because no id has two entries.
-local function line_up(id)
-  if redis.call('HDEL', KEY.stale, id) == 0 then redis.call('RPUSH', KEY.ready, id) end
+-- line_up puts an id that is due at a time (us) into the line, at the end unless it has a place there.
+local function line_up(id, at)
+  if not seat(id, at) then redis.call('RPUSH', KEY.ready, id) end
 end
 
 -- begun reports whether the call before this one has counted the first id and moved a piece of it.
@@ -59,11 +59,14 @@ local function begun(i, first) return i == first and ARGV[1] == '1' end
 local function remove(id, busy)
   if busy then
     redis.call('HDEL', KEY.parked, id)
+    redis.call('ZADD', KEY.urgent, 'XX', -1, id)
     return
   end
+  local urgent = in_line(id)
   redis.call('HDEL', KEY.late, id)
   redis.call('ZREM', KEY.postponed, id)
-  local out = displace(id) or redis.call('HDEL', KEY.crashes, id) == 1 and redis.call('LREM', KEY.suspects, 1, id) == 1
+  redis.call('ZREM', KEY.urgent, id)
+  local out = urgent or displace(id) or redis.call('HDEL', KEY.crashes, id) == 1 and redis.call('LREM', KEY.suspects, 1, id) == 1
   if out and redis.call('HDEL', KEY.stale, id) == 0 then
     redis.call('HDEL', KEY.jobs, id)
   else

@@ -171,8 +171,15 @@ func (q *Queue) addJob(job *lowkiq.Push, full map[string]error) (result queue.Re
 	at := int64(0)
 	if !job.PerformAt.IsZero() {
 		at = job.PerformAt.UnixMicro()
+	} else if job.Urgent {
+		at = model.Undelayed
 	}
-	switch q.shard.PushPayload(job.ID, p, at, full[job.ID] != nil) {
+	ready := len(q.shard.Ready)
+	verdict := q.shard.PushPayload(job.ID, p, at, full[job.ID] != nil)
+	if job.Urgent && (verdict == model.Stored || verdict == model.Merged) {
+		q.shard.MakeUrgent(ready, job.ID)
+	}
+	switch verdict {
 	case model.Merged:
 		result.Merged = true
 	case model.TooMany:
@@ -380,10 +387,11 @@ func (q *Queue) nextSuspect() bool {
 // batchLen returns how many ready jobs make the next batch. A job that has failed goes alone.
 func (q *Queue) batchLen() int {
 	n := 0
-	for _, id := range q.shard.Ready {
+	line, passed := q.shard.Line()
+	for i, id := range line {
 		job := q.shard.Waiting[id]
 		switch {
-		case q.shard.Tombs[id] || q.shard.Stale[id] || job == nil:
+		case passed(i) || job == nil:
 			continue
 		case model.FailedJob(job):
 			return max(1, n)

@@ -71,6 +71,21 @@ func TestBatches(t *testing.T) {
 	}
 }
 
+// An urgent id goes before the others, also if it waits already, and its payloads keep their order.
+func TestUrgent(t *testing.T) {
+	q := lowkiqtest.New(t, node.QueueConfig{Name: "orders", Rules: rules.Rules{BatchSize: 1}})
+	for _, id := range []string{"a", "b", "c"} {
+		push(t, q, id, "1")
+	}
+	push(t, q, "c", "2")
+	for _, id := range []string{"c", "d"} {
+		if _, err := q.Push(t.Context(), lowkiq.Push{ID: id, Payload: []byte("3"), Urgent: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want(t, "calls", texts(q.Drain(t.Context(), answering(nil))), "[c,1,2,3 d,3 a,1 b,1]")
+}
+
 // A bad job costs its neighbours one retry, whatever the handler is: after that each is alone.
 func TestBadJobBuriesNoNeighbour(t *testing.T) {
 	endpoint := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

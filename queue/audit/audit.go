@@ -31,6 +31,7 @@ const (
 	TwoPlaces        FaultKind = "two-places"        // it is in two lists
 	LoneTomb         FaultKind = "lone-tomb"         // the mark of a deleted job is left over
 	StaleMark        FaultKind = "stale-mark"        // a mark wrongly makes workers skip its entry in ready
+	UrgentMark       FaultKind = "urgent-mark"       // it is marked as urgent and has no job
 	LateMark         FaultKind = "late-mark"         // it is wrongly counted, or not counted, as failed and due
 	PostponedMark    FaultKind = "postponed-mark"    // it is wrongly marked, or not marked, as postponed
 	WrongTime        FaultKind = "wrong-time"        // its time in a list differs from the time in its record
@@ -77,6 +78,7 @@ var repairs = map[FaultKind]string{
 	TwoPlaces:        "keep one place: flight, quarantine, blocked, else what the record says",
 	LoneTomb:         "remove the mark",
 	StaleMark:        "remove the mark",
+	UrgentMark:       "remove the mark",
 	LateMark:         "count it as its record says",
 	PostponedMark:    "note what its record says",
 	WrongTime:        "list it for the time its record says",

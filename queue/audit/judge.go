@@ -57,6 +57,7 @@ type idFacts struct {
 	ready, suspects, flight        int // numbers of entries; ready is -1 if it was not read
 	crashes                        bool
 	stale                          bool  // workers skip one of its entries in ready
+	urgent                         place // marked as urgent, and since when it is due, or a negative number
 	late                           bool  // counted as failed and due
 	postponed                      place // marked as postponed, and since when it waits
 	spilled, spilledDead           int   // payloads in the spill; a sweep does not count them
@@ -73,10 +74,15 @@ type finding struct {
 	what string
 }
 
+// isElsewhere reports whether the id is in flight, or waits somewhere besides ready.
+func (t *idFacts) isElsewhere() bool {
+	return t.due.in || t.retry.in || t.blocked.in || t.suspects > 0 || t.flight > 0 || t.urgent.in && t.urgent.at >= 0
+}
+
 // listPlaces returns the names of the lists where the id waits or is in flight.
 func (t *idFacts) listPlaces() (names []string) {
 	ready := t.ready
-	if t.stale && (t.due.in || t.retry.in) && ready > 0 {
+	if t.stale && t.isElsewhere() && ready > 0 {
 		ready--
 	}
 	for _, list := range []struct {
@@ -90,7 +96,7 @@ func (t *idFacts) listPlaces() (names []string) {
 	for _, set := range []struct {
 		name string
 		in   bool
-	}{{"due", t.due.in}, {"retry", t.retry.in}, {"blocked", t.blocked.in}} {
+	}{{"urgent", t.urgent.in && t.urgent.at >= 0}, {"due", t.due.in}, {"retry", t.retry.in}, {"blocked", t.blocked.in}} {
 		if set.in {
 			names = append(names, set.name)
 		}
@@ -117,8 +123,11 @@ func (t *idFacts) findFaults() (found []finding) {
 	case t.record.form != 'x' && len(places) > 1:
 		add(TwoPlaces, "it is in %s, want one of them", in)
 	}
-	if scheduled := t.due.in || t.retry.in; t.stale && (!scheduled || t.ready == 0) {
-		add(StaleMark, "workers skip an entry of it in ready as if it were scheduled; it has %d entries there, scheduled: %t", max(0, t.ready), scheduled)
+	if elsewhere := t.isElsewhere(); t.stale && (!elsewhere || t.ready == 0) {
+		add(StaleMark, "workers skip an entry of it in ready as if it were elsewhere; it has %d entries there, elsewhere: %t", max(0, t.ready), elsewhere)
+	}
+	if t.urgent.in && t.urgent.at < 0 && (!t.record.exists() || t.record.form == 'x') {
+		add(UrgentMark, "it is marked as urgent and has no job")
 	}
 	if len(found) == 0 {
 		t.judgeLate(places, add)
@@ -134,7 +143,7 @@ func (t *idFacts) findFaults() (found []finding) {
 // judgeLate checks the mark of a failed job that is due. The id must be in at most one place.
 // Nothing is known about a damaged record.
 func (t *idFacts) judgeLate(places []string, add func(FaultKind, string, ...any)) {
-	turn := slices.Contains(places, "ready") || slices.Contains(places, "suspects")
+	turn := slices.Contains(places, "ready") || slices.Contains(places, "urgent") || slices.Contains(places, "suspects")
 	want := turn && t.record.isJob() && t.record.retry >= 0
 	if t.late != want && t.record.form != '?' {
 		add(LateMark, "counted as failed and due: %t; due: %t, retry count %d", t.late, turn, t.record.retry)

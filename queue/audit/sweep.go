@@ -127,6 +127,7 @@ func (a *auditor) sweepSets(ctx context.Context, s *queue.Shard, v *snapshot) er
 		s.Keys().Due:       func(t *idFacts, p place) { t.due = p },
 		s.Keys().Retry:     func(t *idFacts, p place) { t.retry = p },
 		s.Keys().Blocked:   func(t *idFacts, p place) { t.blocked = p },
+		s.Keys().Urgent:    func(t *idFacts, p place) { t.urgent = p },
 		s.Keys().Dead:      func(t *idFacts, p place) { t.deadPlace = p },
 		s.Keys().Postponed: func(t *idFacts, p place) { t.postponed = p },
 		s.Keys().Statesx:   func(t *idFacts, p place) { t.dated = true },

@@ -120,7 +120,7 @@ func (a *auditor) addVerified(ctx context.Context, found []Fault, s *queue.Shard
 }
 
 // factsValues is how many values lua/audit.lua answers per id.
-const factsValues = 19
+const factsValues = 20
 
 // readFacts reads where ids are, all at one instant.
 func readFacts(ctx context.Context, s *queue.Shard, ids []string, ready bool) ([]*idFacts, error) {
@@ -155,7 +155,7 @@ func factsOf(id string, r []any) *idFacts {
 		due: placeOf(text(3)), retry: placeOf(text(4)), blocked: placeOf(text(5)), deadPlace: placeOf(text(6)),
 		flight: count(7), suspects: count(8), crashes: text(9) != "", ready: count(10),
 		spilled: count(11), spilledDead: count(12), stale: count(13) > 0, late: count(14) > 0,
-		state: count(15) > 0, dated: text(16) != "", noted: count(17) > 0, postponed: placeOf(text(18)),
+		state: count(15) > 0, dated: text(16) != "", noted: count(17) > 0, postponed: placeOf(text(18)), urgent: placeOf(text(19)),
 	}
 }
 

@@ -16,6 +16,7 @@ type Position struct {
 	InFlight    int         // ids of the shard in flight
 	Quarantined bool        // it is in quarantine, because it was in flight when its shard was seized
 	Crashes     int         // seizures that found it alone in flight
+	Urgent      bool        // it goes before the ids of its shard that are not urgent
 }
 
 // positionDepth bounds the search for an id in the list of ready ids.
@@ -36,18 +37,26 @@ func (j *Jobs) Position(ctx context.Context, id string) (Position, error) {
 		redisdb.Cmd{"HGET", s.Keys().Stale, id},
 		redisdb.Cmd{"HGET", s.Keys().Crashes, id},
 		redisdb.Cmd{"LLEN", s.Keys().Flight},
-		redisdb.Cmd{"LLEN", s.Keys().Suspects})
+		redisdb.Cmd{"LLEN", s.Keys().Suspects},
+		redisdb.Cmd{"ZRANK", s.Keys().Urgent, id},
+		redisdb.Cmd{"ZCARD", s.Keys().Urgent},
+		redisdb.Cmd{"ZCOUNT", s.Keys().Urgent, "-inf", "(0"})
 	if err != nil {
 		return Position{}, err
 	}
 	claim := redisdb.List(r[0])
 	ready, suspect, stale := r[1], r[2], r[3]
 	p := Position{Now: now, Owner: queue.Owner{Instance: redisdb.Text(claim[0]), Fence: redisdb.Int(claim[1])}, Ahead: -1, Crashes: int(redisdb.Int(r[4])), InFlight: int(redisdb.Int(r[5]))}
+	p.Urgent = r[7] != nil
+	rank, notDue := int(redisdb.Int(r[7])), int(redisdb.Int(r[9]))
+	urgent := int(redisdb.Int(r[8])) - notDue // ids that go before those of ready
 	switch {
 	case suspect != nil:
 		p.Quarantined, p.Ahead = true, int(redisdb.Int(suspect))
+	case p.Urgent && rank >= notDue:
+		p.Ahead = int(redisdb.Int(r[6])) + rank - notDue
 	case ready != nil && stale == nil:
-		p.Ahead = int(redisdb.Int(r[6]) + redisdb.Int(ready))
+		p.Ahead = int(redisdb.Int(r[6])+redisdb.Int(ready)) + urgent
 	}
 	return p, nil
 }

@@ -513,7 +513,7 @@ func (j *Jobs) countEntriesIn(ctx context.Context, shards []*queue.Shard, query 
 			if state != StateReady {
 				continue
 			}
-			cmds = append(cmds, redisdb.Cmd{"LLEN", s.Keys().Ready}, redisdb.Cmd{"LLEN", s.Keys().Suspects})
+			cmds = append(cmds, redisdb.Cmd{"LLEN", s.Keys().Ready}, redisdb.Cmd{"LLEN", s.Keys().Suspects}, redisdb.Cmd{"ZCOUNT", s.Keys().Urgent, 0, "+inf"})
 		}
 	}
 	replies, err := j.db.Pipeline(ctx, "count jobs of "+j.q.Name, cmds...)

@@ -180,7 +180,8 @@ type ShardKeys struct {
 	Tag string // beginning of all keys
 
 	Jobs, Ready, Due, Retry, Blocked string // the records of ids, and the lists where ids wait
-	Stale                            string // scheduled ids with an entry in ready that belongs to a deleted job
+	Stale                            string // ids that wait elsewhere and have an entry in ready
+	Urgent                           string // urgent ids
 	Late                             string // failed ids in ready or in quarantine
 	Postponed                        string // since when postponed ids wait
 	Claim, Flight, Parked            string // the owner, ids in flight, payloads pushed during a flight
@@ -202,7 +203,7 @@ func (k Keys) Shard(queue string, layout, index int) ShardKeys {
 	tag := "lk:{" + shardTag(k.cluster+"/"+queue+"/"+strconv.Itoa(layout), index) + "}:"
 	return ShardKeys{
 		Tag:  tag,
-		Jobs: tag + "jobs", Ready: tag + "ready", Due: tag + "due", Retry: tag + "retry", Blocked: tag + "blocked", Stale: tag + "stale",
+		Jobs: tag + "jobs", Ready: tag + "ready", Due: tag + "due", Retry: tag + "retry", Blocked: tag + "blocked", Stale: tag + "stale", Urgent: tag + "urgent",
 		Late: tag + "late", Postponed: tag + "postponed",
 		Claim: tag + "claim", Flight: tag + "flight", Parked: tag + "parked",
 		Suspects: tag + "suspects", Crashes: tag + "crashes",
@@ -238,7 +239,7 @@ func (k *ShardKeys) Types() map[string]string {
 		"hash":   {k.Jobs, k.Claim, k.Parked, k.Crashes, k.Morgue, k.Count, k.Spillx, k.Aside, k.Stale, k.Late, k.States, k.Progress, k.From},
 		"list":   {k.Ready, k.Flight, k.Suspects, k.Journalx},
 		"stream": {k.Journal},
-		"zset":   {k.Due, k.Retry, k.Blocked, k.Dead, k.Spill, k.Statesx, k.Since, k.Postponed},
+		"zset":   {k.Due, k.Retry, k.Blocked, k.Dead, k.Spill, k.Statesx, k.Since, k.Postponed, k.Urgent},
 	} {
 		for _, key := range keys {
 			types[key] = kind

@@ -65,7 +65,7 @@ var shardKeys = func() map[string]bool {
 // Scripts has all scripts that Go calls. A field has the name of its file: RunNow is
 // lua/run_now.lua.
 type Scripts struct {
-	Push, PushEach, Coalesce, Pop, PopEach                  *Script
+	Push, PushEach, PushUrgent, Coalesce, Pop, PopEach      *Script
 	Deliver, Import, Tick, Ticking, Recur                   *Script
 	Ack, Complete, Nack, Bury                               *Script
 	Reply, Note                                             *Script
