@@ -27,6 +27,7 @@ type TypedPush[P any] struct {
 	Payload   P
 	Score     *float64
 	PerformAt time.Time
+	Urgent    bool
 	Header    map[string]string
 }
 
@@ -45,7 +46,7 @@ func (q Typed[P]) PushAll(ctx context.Context, jobs ...TypedPush[P]) error {
 		if err != nil {
 			return fmt.Errorf("encode the payload for id %.40q, job %d of %d: %w", job.ID, i+1, len(jobs), err)
 		}
-		pushes[i] = lowkiq.Push{ID: job.ID, Payload: data, Score: job.Score, PerformAt: job.PerformAt, Header: job.Header}
+		pushes[i] = lowkiq.Push{ID: job.ID, Payload: data, Score: job.Score, PerformAt: job.PerformAt, Urgent: job.Urgent, Header: job.Header}
 	}
 	results, err := q.target.Push(ctx, pushes...)
 	if err == nil {

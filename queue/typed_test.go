@@ -33,12 +33,12 @@ func TestTypedPush(t *testing.T) {
 	if err := q.Push(t.Context(), "a", order{State: "paid"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := q.PushAll(t.Context(), TypedPush[order]{ID: "b", Payload: order{State: "lost"}, Score: &score, PerformAt: at, Header: map[string]string{"tag": "vip"}}); err != nil {
+	if err := q.PushAll(t.Context(), TypedPush[order]{ID: "b", Payload: order{State: "lost"}, Score: &score, PerformAt: at, Urgent: true, Header: map[string]string{"tag": "vip"}}); err != nil {
 		t.Fatal(err)
 	}
 	want := []lowkiq.Push{
 		{ID: "a", Payload: []byte(`{"state":"paid"}`)},
-		{ID: "b", Payload: []byte(`{"state":"lost"}`), Score: &score, PerformAt: at, Header: map[string]string{"tag": "vip"}},
+		{ID: "b", Payload: []byte(`{"state":"lost"}`), Score: &score, PerformAt: at, Urgent: true, Header: map[string]string{"tag": "vip"}},
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
