@@ -35,7 +35,7 @@ var errUntouched = errors.New("nothing of the batch was read")
 const (
 	killAfter     = time.Second            // from the end of an idle child's stdin to its kill
 	guardPatience = 2 * time.Second        // from asking the guard to kill, to killing the guard
-	exitPatience  = 500 * time.Millisecond // from the end of stdout to the exit
+	exitPatience  = 3 * time.Second        // from the end of stdin or stdout to the exit
 	drainPatience = 100 * time.Millisecond // for pipes that an escaped process keeps open
 )
 
