@@ -245,11 +245,16 @@ func testTags(t *testing.T, b *backend) {
 	r.push(jobs...)
 	_, err := browse.Of(r.q).Bury(r.ctx, browse.Anywhere, "dead")
 	r.noErr(err)
-	count := func(in browse.State) (string, int) {
+	var count func(in browse.State) (string, int)
+	count = func(in browse.State) (string, int) {
 		sums, looked := map[string][2]int{}, 0
 		for cursor := ""; ; {
+			began := time.Now()
 			page, err := browse.Of(r.q).Tags(r.ctx, in, cursor)
 			r.noErr(err)
+			if page.Next != "" && time.Since(began) > 5*time.Second { // the machine stood still: the page may end within the crowd
+				return count(in)
+			}
 			for _, c := range page.Counts {
 				sums[c.Tag] = [2]int{sums[c.Tag][0] + c.Jobs, sums[c.Tag][1] + c.Payloads}
 			}
