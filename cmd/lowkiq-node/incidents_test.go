@@ -36,11 +36,11 @@ func incidents() map[string]incident {
 		"README.md": {queue: orders("", fast)},
 		"queue-is-stuck.md": {orders("", fast), `lowkiq-node queues pause orders
 for i in 1 2 3; do lowkiq-node push --queue orders --id order-$i --payload 1; done`},
-		"lag-grows.md": {orders("", slow), `seq 1 200 | sed 's/.*/{"id":"order-&","payload":1}/' | lowkiq-node push --queue orders`},
+		"lag-grows.md": {orders("", slow), `seq 1 900 | sed 's/.*/{"id":"order-&","payload":1}/' | lowkiq-node push --queue orders`},
 		"poison-message.md": {orders("max_retry_count: 0, ", poisoned),
 			`for i in 16 17 18; do lowkiq-node push --queue orders --id order-$i --payload '{"account":4711}'; done`},
 		"one-customer-floods.md": {orders("", slow),
-			`(seq 1 300 | sed 's/.*/{"id":"acme:&","payload":1}/'; echo '{"id":"globex:1","payload":1}') | lowkiq-node push --queue orders`},
+			`(seq 1 900 | sed 's/.*/{"id":"acme:&","payload":1}/'; echo '{"id":"globex:1","payload":1}') | lowkiq-node push --queue orders`},
 		"redis-is-full.md": {orders("", fast), `redis-cli -u "$LOWKIQ_REDIS" CONFIG SET maxmemory 1mb`},
 		"redis-failed-over.md": {orders("", fast),
 			`lowkiq-node push --queue orders --id order-17 --payload 1 --perform-in 1h
