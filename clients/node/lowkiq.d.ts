@@ -27,6 +27,8 @@ export interface PushOptions {
   performAt?: Date | number;
   /** Texts for the handler. */
   header?: Record<string, string>;
+  /** Puts the id before all ids of its shard that are not urgent. */
+  urgent?: boolean;
 }
 
 export interface PushedJob extends PushOptions {

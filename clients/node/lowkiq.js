@@ -291,7 +291,7 @@ function segment(text) {
   return text === '.' || text === '..' ? text.replaceAll('.', '%2E') : encodeURIComponent(text);
 }
 
-const jobKeys = ['id', 'payload', 'score', 'performAt', 'header'];
+const jobKeys = ['id', 'payload', 'score', 'performAt', 'header', 'urgent'];
 
 function jobLine(job) {
   const unknown = Object.keys(job).find((key) => !jobKeys.includes(key));
@@ -302,6 +302,7 @@ function jobLine(job) {
   const at = job.performAt;
   if (at !== undefined && at !== null) line.perform_in = at instanceof Date ? at.getTime() / 1000 : at;
   if (job.header) line.header = job.header;
+  if (job.urgent) line.urgent = true;
   return JSON.stringify(line);
 }
 

@@ -100,7 +100,9 @@ test('equal payloads merge', { skip }, async () => {
 });
 
 test('a push carries all', { skip }, async () => {
-  const reply = await call('orders', 'called', 'describe', { score: 2.5, header: { tag: 'vip' } });
+  await client.push('orders', 'urgent', 1, { performAt: Date.now() / 1000 + 3600, urgent: true });
+  assert.match((await client.why('orders', 'urgent')).reason, /urgent/);
+  const reply = await call('orders', 'called', 'describe', { score: 2.5, header: { tag: 'vip' }, urgent: true });
   assert.deepEqual(reply.result, {
     id: 'called', attempt: 1, callers: 1, queue: 'orders', score: 2.5, header: { tag: 'vip' }, state: null,
   });

@@ -106,13 +106,15 @@ class Client:
         self._read_token()  # a bad token or file is an error now
 
     def push(self, queue: str, id: ID, payload: Any = b"", *, score: Optional[float] = None,
-             perform_at: Union[datetime, float, None] = None, header: Optional[Mapping[str, str]] = None) -> Dict[str, Any]:
+             perform_at: Union[datetime, float, None] = None, header: Optional[Mapping[str, str]] = None,
+             urgent: bool = False) -> Dict[str, Any]:
         """Pushes a job. Returns when Redis has it: {"id": ..., "ok": True, "merged": False}.
 
         payload is JSON, or bytes. merged means that an equal payload was already waiting. While no node answers, the push is
-        repeated. A payload whose answer was lost may therefore come to its handler twice.
+        repeated. A payload whose answer was lost may therefore come to its handler twice. urgent puts the id before all
+        ids of its shard that are not urgent.
         """
-        job = {"id": id, "payload": payload, "score": score, "perform_at": perform_at, "header": header}
+        job = {"id": id, "payload": payload, "score": score, "perform_at": perform_at, "header": header, "urgent": urgent}
         return self.push_many(queue, [job])[0]
 
     def push_many(self, queue: str, jobs: Iterable[Mapping[str, Any]]) -> List[Dict[str, Any]]:
@@ -160,12 +162,13 @@ class Client:
 
     def call(self, queue: str, id: ID, payload: Any = b"", *, wait: float = 60, keep: Optional[float] = None,
              score: Optional[float] = None, perform_at: Union[datetime, float, None] = None,
-             header: Optional[Mapping[str, str]] = None) -> Reply:
+             header: Optional[Mapping[str, str]] = None, urgent: bool = False) -> Reply:
         """Pushes a job and waits for its end, for at most wait seconds (0.001 to 300). A reply may still be pending then.
 
         Two calls are two runs. So a call is repeated only if no node can have stored it.
         """
-        line = _job_line({"id": id, "payload": payload, "score": score, "perform_at": perform_at, "header": header})
+        line = _job_line({"id": id, "payload": payload, "score": score, "perform_at": perform_at, "header": header,
+                          "urgent": urgent})
         query = {"wait": f"{round(wait * 1000)}ms"}
         if keep is not None:
             query["keep"] = f"{round(keep * 1000)}ms"
@@ -323,9 +326,9 @@ def _read_body(answer: http.client.HTTPResponse, connection: http.client.HTTPCon
 
 
 def _job_line(job: Mapping[str, Any]) -> bytes:
-    unknown = set(job) - {"id", "payload", "score", "perform_at", "header"}
-    if unknown or "id" not in job:
-        raise ValueError(f"job {job!r:.200}: its keys must be id, payload, score, perform_at and header, and id must be there")
+    if "id" not in job or set(job) - {"id", "payload", "score", "perform_at", "header", "urgent"}:
+        keys = "id, and payload, score, perform_at, header and urgent if they are needed"
+        raise ValueError(f"job {job!r:.200}: its keys must be {keys}")
     line: Dict[str, Any] = _write_id(job["id"])
     line["payload"] = _encode(job.get("payload", b""))
     if job.get("score") is not None:
@@ -335,6 +338,8 @@ def _job_line(job: Mapping[str, Any]) -> bytes:
         line["perform_in"] = at.timestamp() if isinstance(at, datetime) else at
     if job.get("header"):
         line["header"] = dict(job["header"])
+    if job.get("urgent"):
+        line["urgent"] = True
     return _json(line)
 
 

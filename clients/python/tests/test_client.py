@@ -73,7 +73,9 @@ class ClientTest(unittest.TestCase):
 
     def test_push_carries_all(self):
         self.client.push("orders", "carried", {"do": "describe"}, score=1.5, header={"tag": "vip"})
-        reply = self.client.call("orders", "called", {"do": "describe"}, score=2.5, header={"tag": "vip"}, wait=60)
+        self.client.push("orders", "urgent", 1, perform_at=time.time() + 3600, urgent=True)
+        self.assertIn("urgent", self.client.why("orders", "urgent")["reason"])
+        reply = self.client.call("orders", "called", {"do": "describe"}, score=2.5, header={"tag": "vip"}, urgent=True, wait=60)
         want = {"id": "called", "attempt": 1, "callers": 1, "queue": "orders", "score": 2.5, "header": {"tag": "vip"},
                 "state": None}
         self.assertEqual(reply.result, want)
@@ -188,7 +190,7 @@ class ClientTest(unittest.TestCase):
             self.client.push("orders", "")
 
     def test_what_is_no_job_is_not_sent(self):
-        for job, why in (({"payload": 1}, "id must be there"), ({"id": "a", "body": 1}, "its keys must be"),
+        for job, why in (({"payload": 1}, "its keys must be id"), ({"id": "a", "body": 1}, "its keys must be"),
                          ({"id": 7}, "must be a str"), ({"id": "a", "payload": float("nan")}, "JSON"),
                          ({"id": "a", "payload": {"$base64": "eA=="}}, "stands for bytes"),
                          ({"id": "a", "payload": "\ud800"}, "surrogates"), ({"id": "a", "payload": object()}, "object")):

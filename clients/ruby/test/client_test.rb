@@ -98,7 +98,9 @@ class ClientTest < Minitest::Test
   end
 
   def test_push_carries_all
-    reply = call('orders', 'called', 'describe', score: 2.5, header: { tag: 'vip' })
+    @client.push('orders', 'urgent', 1, perform_at: Time.now + 3600, urgent: true)
+    assert_includes @client.why('orders', 'urgent')['reason'], 'urgent'
+    reply = call('orders', 'called', 'describe', score: 2.5, header: { tag: 'vip' }, urgent: true)
     want = { 'id' => 'called', 'attempt' => 1, 'callers' => 1, 'queue' => 'orders', 'score' => 2.5,
              'header' => { 'tag' => 'vip' }, 'state' => nil }
     assert_equal want, reply.result

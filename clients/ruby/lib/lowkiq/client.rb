@@ -154,7 +154,7 @@ module Lowkiq
     #
     # payload is JSON, or bytes: a String of the encoding ASCII-8BIT. merged means that an equal payload was already waiting.
     # While no node answers, the push is repeated. A payload whose answer was lost may therefore come to its handler twice.
-    # perform_at is a Time, or unix seconds.
+    # perform_at is a Time, or unix seconds. urgent puts the id before all ids of its shard that are not urgent.
     def push(queue, id, payload, **options)
       push_many(queue, [{ id: id, payload: payload, **options }]).first
     end
@@ -339,9 +339,9 @@ module Lowkiq
     end
 
     def line(job)
-      unknown = job.keys - %i[id payload score perform_at header]
+      unknown = job.keys - %i[id payload score perform_at header urgent]
       if unknown.any?
-        raise ArgumentError, "a job has the key #{unknown.first}; its keys must be id, payload, score, perform_at and header"
+        raise ArgumentError, "a job has the key #{unknown.first}; its keys must be id, payload, score, perform_at, header, urgent"
       end
 
       line = Wire.write_id(job[:id])
@@ -350,6 +350,7 @@ module Lowkiq
       at = job[:perform_at]
       line[:perform_in] = at.is_a?(Numeric) ? at : at.to_f if at
       line[:header] = job[:header] if job[:header]
+      line[:urgent] = true if job[:urgent]
       Wire.check(line)
       Wire.generate(line)
     end
