@@ -25,7 +25,7 @@ func (g *Registry) Stored(ctx context.Context, name string) (text string, entry 
 	if reply == nil {
 		entries, err := g.Entries(ctx)
 		if err == nil {
-			err = unknownQueueError(name, entries)
+			err = g.unknownQueue(name, entries)
 		}
 		return "", RegistryEntry{}, err
 	}

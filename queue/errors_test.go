@@ -142,9 +142,9 @@ func TestOpenRefuses(t *testing.T) {
 		says string
 	}{
 		"cluster with braces":  {Config{Cluster: "{a}"}, "cluster name"},
-		"no scheme":            {Config{Redis: "user:secret@host:1"}, "want redis://"},
+		"no scheme":            {Config{Redis: "user:secret@host:1"}, "it must begin with redis://"},
 		"other scheme":         {Config{Redis: "http://u:secret@host"}, `scheme "http"`},
-		"a Unix socket":        {Config{Redis: "unix:///var/run/redis.sock"}, "a Unix socket is not supported: want redis://host:port"},
+		"a Unix socket":        {Config{Redis: "unix:///var/run/redis.sock"}, "a Unix socket is not supported; it must be redis://host:port"},
 		"two hosts":            {Config{Redis: "redis://:secret@a,b"}, "several hosts"},
 		"no master":            {Config{Redis: "redis+sentinel://:secret@a"}, "name the master"},
 		"cluster database":     {Config{Redis: "redis+cluster://:secret@a/1"}, "database 0 only"},
@@ -152,15 +152,19 @@ func TestOpenRefuses(t *testing.T) {
 		"slash in password":    {Config{Redis: "redis://:sec/ret@a/0"}, "URL-encoded"},
 		"bad escape":           {Config{Redis: "redis://:secret%zz@a/0"}, "URL-encoded"},
 		"no host":              {Config{Redis: "redis://:secret@/0"}, "host is missing"},
-		"TLS nowhere":          {Config{Redis: "redis://:secret@a", TLS: &tls.Config{}}, "want rediss://"},
+		"TLS nowhere":          {Config{Redis: "redis://:secret@a", TLS: &tls.Config{}}, "it must begin with rediss://"},
 		"TLS said elsewhere":   {Config{Redis: "redis+cluster+tls://:secret@a"}, "or rediss for TLS"},
-		"no sentinel login":    {Config{Redis: "redis+sentinel://a/m?sentinel_pasword=secret"}, "want sentinel_user and sentinel_password"},
+		"no sentinel login":    {Config{Redis: "redis+sentinel://a/m?sentinel_pasword=secret"}, "they must be sentinel_user and sentinel_password"},
 		"bad sentinel escape":  {Config{Redis: "redis+sentinel://a/m?sentinel_password=secret%zz"}, "sentinel_password is not URL-encoded"},
 		"sentinel user alone":  {Config{Redis: "redis+sentinel://a/m?sentinel_user=u"}, "needs sentinel_password"},
 		"at in a query":        {Config{Redis: "redis+sentinel://a/m?sentinel_password=sec@ret"}, "URL-encoded"},
 		"and in a query":       {Config{Redis: "redis+sentinel://a/m?sentinel_password=x&secret"}, "URL-encoded"},
 		"login of no cluster":  {Config{Redis: "redis+cluster://a?sentinel_password=secret"}, "redis+sentinel://"},
 		"login of no sentinel": {Config{Redis: "redis://a/0?sentinel_password=secret"}, "redis+sentinel://"},
+		"a port too large":     {Config{Redis: "redis://:secret@a:99999"}, `port "99999"; it must be a number from 1 to 65535`},
+		"a word as port":       {Config{Redis: "redis://:secret@a:redis"}, `port "redis"; it must be a number`},
+		"a port alone":         {Config{Redis: "redis://:secret@:6379"}, "host is missing"},
+		"a user alone":         {Config{Redis: "redis://sesam@a"}, "a user without a password; it must be redis://USER:PASSWORD@host, or redis://:PASSWORD@host for a password alone"},
 		"slash and query":      {Config{Redis: "redis://u:sec/ret?x@h/0"}, "URL-encoded"},
 	} {
 		_, err := Open(c.cfg)

@@ -3,6 +3,8 @@ package queue
 import (
 	"context"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -25,6 +27,17 @@ func TestWrongRedisIsNamed(t *testing.T) {
 		_, err := c.Register(ctx, lowkiq.Queue{Name: "q", Shards: 1})
 		return err
 	}
+	locked := redistest.Start(t)
+	admin, err := Open(Config{Redis: locked.URL()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer admin.Close()
+	if _, err := admin.DB().Do(t.Context(), "lock", "CONFIG", "SET", "requirepass", "s3cret"); err != nil {
+		t.Fatal(err)
+	}
+	page := httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(page.Close)
 	check := func(ctx context.Context, c *Client) error { _, err := c.Check(ctx, false); return err }
 	for _, c := range []struct {
 		name, url string
@@ -32,6 +45,13 @@ func TestWrongRedisIsNamed(t *testing.T) {
 		want      string
 	}{
 		{"rediss to a plain Redis", "rediss://" + master.Addr(), check, "if it does not speak TLS, use redis:// instead of rediss://, or its TLS port"},
+		{"rediss to a plain Redis, without a check", "rediss://" + master.Addr(), register, "if it does not speak TLS, use redis:// instead of rediss://, or its TLS port"},
+		{"no password", locked.URL(), register, "asks for a password (its URL must be redis://:PASSWORD@host:port, with a user redis://USER:PASSWORD@host:port)"},
+		{"wrong password", "redis://:s4cret@" + locked.Addr(), register, "does not know the user or the password in its URL"},
+		{"no such database", "redis://" + master.Addr() + "/99", register, "does not have this database (the number at the end of its URL must be less than databases in its redis.conf)"},
+		{"no cluster", "redis+cluster://" + master.Addr(), register, "is no Redis Cluster (its URL must be redis://, or redis+sentinel:// with a sentinel)"},
+		{"no sentinel", "redis+sentinel://" + master.Addr() + "/m", register, "is no sentinel (the URL must have the address of a sentinel"},
+		{"no Redis", "redis://" + page.Listener.Addr().String(), register, "does not answer as a Redis does (its URL must have the port of Redis, mostly 6379)"},
 		{"replica", replica.URL(), register, "is a replica and takes no writes (use the address of its master, or redis+sentinel://, which finds it)"},
 		{"evicting", evicting.URL(), check, "has maxmemory-policy allkeys-lru and may drop jobs; set maxmemory-policy noeviction in its redis.conf (or CONFIG SET maxmemory-policy noeviction), or accept the loss with node.allow_eviction"},
 	} {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/store/redisdb"
+	"github.com/lowkiq/lowkiq/internal/text/suggest"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
@@ -222,7 +223,7 @@ func (g *Registry) openQueue(ctx context.Context, name string) (*Queue, error) {
 	}
 	entry, ok := entries[name]
 	if !ok { // or deleted
-		return nil, unknownQueueError(name, entries)
+		return nil, g.unknownQueue(name, entries)
 	}
 	if err := entry.Readable(name); err != nil {
 		return nil, err
@@ -231,8 +232,12 @@ func (g *Registry) openQueue(ctx context.Context, name string) (*Queue, error) {
 	return g.rememberQueue(name, entry), nil
 }
 
-func unknownQueueError(name string, entries map[string]RegistryEntry) error {
-	return fmt.Errorf("%w %q (known: %s)", lowkiq.ErrUnknownQueue, name, strings.Join(slices.Sorted(maps.Keys(entries)), ", "))
+// unknownQueue returns the error of a queue that the cluster does not have.
+func (g *Registry) unknownQueue(name string, entries map[string]RegistryEntry) error {
+	if len(entries) == 0 {
+		return fmt.Errorf("%w %q (cluster %q has no queue)", lowkiq.ErrUnknownQueue, name, g.cfg.Cluster)
+	}
+	return fmt.Errorf("%w %q%s", lowkiq.ErrUnknownQueue, name, suggest.Among(name, slices.Sorted(maps.Keys(entries))))
 }
 
 // Entries reads the entries of all queues that this release can read. It leaves out deleted queues, damaged

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
+	"github.com/lowkiq/lowkiq/internal/text/suggest"
 	"github.com/lowkiq/lowkiq/rebalance"
 	"github.com/lowkiq/lowkiq/rebalance/plan"
 )
@@ -66,5 +66,5 @@ func change(view rebalance.View, add, remove []string) ([]plan.Node, error) {
 }
 
 func unknownNode[T any](name string, known map[string]T) error {
-	return fmt.Errorf("%w %q (known: %s)", ErrUnknownNode, name, strings.Join(slices.Sorted(maps.Keys(known)), ", "))
+	return fmt.Errorf("%w %q%s", ErrUnknownNode, name, suggest.Among(name, slices.Sorted(maps.Keys(known))))
 }

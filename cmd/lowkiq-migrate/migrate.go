@@ -19,6 +19,7 @@ import (
 	"github.com/lowkiq/lowkiq/cmd/internal/terminal"
 	"github.com/lowkiq/lowkiq/internal/process/identity"
 	"github.com/lowkiq/lowkiq/internal/process/sleep"
+	"github.com/lowkiq/lowkiq/internal/text/suggest"
 	"github.com/lowkiq/lowkiq/migrate/movein"
 	"github.com/lowkiq/lowkiq/migrate/rubyqueue"
 	"github.com/lowkiq/lowkiq/queue"
@@ -154,7 +155,7 @@ func (c *command) unknownQueue(ctx context.Context, client *queue.Client) error 
 	}
 	has := "it has no queue"
 	if names := slices.Sorted(maps.Keys(entries)); len(names) > 0 {
-		has = "it has " + strings.Join(names[:min(len(names), 20)], ", ")
+		has = "it has " + suggest.List(names)
 	}
 	return exit.Fail(exit.Usage, "cluster %q has no queue %s: %s; name the queue and its shards in the file of --config to register it",
 		client.Cluster(), c.Queue, has)
@@ -329,7 +330,10 @@ func (r *migration) compareClocks(ctx context.Context, client *queue.Client) err
 	before := time.Now()
 	there, err := r.old.Time(ctx)
 	if err != nil {
-		return fmt.Errorf("--from: %w", err)
+		if queue.Transient(err) || ctx.Err() != nil {
+			return fmt.Errorf("--from: %w", err)
+		}
+		return exit.Fail(exit.Usage, "--from: %w", err) // its password or database
 	}
 	here, err := client.Time(ctx)
 	if err != nil {

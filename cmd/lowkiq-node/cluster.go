@@ -10,6 +10,7 @@ import (
 
 	"github.com/lowkiq/lowkiq/cmd/internal/exit"
 	"github.com/lowkiq/lowkiq/cmd/internal/terminal"
+	"github.com/lowkiq/lowkiq/internal/text/suggest"
 	"github.com/lowkiq/lowkiq/status"
 	"github.com/lowkiq/lowkiq/web"
 )
@@ -34,7 +35,7 @@ func (c *shardsCommand) Run(with *session) error {
 		}
 	}
 	if c.Queue != "" && len(shown) == 0 {
-		return exit.Fail(exit.Usage, "unknown queue %q (known: %s)", c.Queue, strings.Join(queuesOf(all), ", "))
+		return exit.Fail(exit.Usage, "unknown queue %q%s", c.Queue, suggest.Among(c.Queue, queuesOf(all)))
 	}
 	return with.printValue(shown, func() {
 		with.PrintTable("QUEUE SHARD STATE LAG ASSIGNED OWNER FENCE", func(row func(string, ...any)) {

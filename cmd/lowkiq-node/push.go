@@ -187,7 +187,7 @@ func (c *pushCommand) parseHeader() (map[string]string, error) {
 func (c *pushCommand) findQueue(ctx context.Context, client *queue.Client, cfg *config.Config) (*queue.Queue, error) {
 	q, err := connect.FindQueue(ctx, client, cfg, c.Queue, valueOrZero(c.Shards))
 	if errors.Is(err, lowkiq.ErrUnknownQueue) {
-		return nil, exit.Fail(exit.Usage, "%w; --shards N registers it", err)
+		return nil, exit.Fail(exit.Usage, "%w; --shards N registers it, and --cluster names another cluster", err)
 	}
 	return q, err
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/store/redisdb"
+	"github.com/lowkiq/lowkiq/internal/text/suggest"
 	"github.com/lowkiq/lowkiq/queue"
 )
 
@@ -293,8 +294,7 @@ func (a *auditor) readRegistry(ctx context.Context) (queues []*queue.Queue, err 
 	}
 	for _, name := range a.cfg.Queues {
 		if _, ok := raw[name]; !ok {
-			known := strings.Join(slices.Sorted(maps.Keys(raw)), ", ")
-			return nil, fmt.Errorf("%w %q (known: %s)", lowkiq.ErrUnknownQueue, name, known)
+			return nil, fmt.Errorf("%w %q%s", lowkiq.ErrUnknownQueue, name, suggest.Among(name, slices.Sorted(maps.Keys(raw))))
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(raw)) {

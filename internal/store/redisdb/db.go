@@ -41,6 +41,7 @@ type DB struct {
 	sentinels *sentinels // nil without Sentinel
 	replicas  *replicas
 	lookout   *lookout // nil without a Redis Cluster
+	links     *links
 
 	Keys    Keys
 	Scripts *Scripts
@@ -56,6 +57,7 @@ func Open(cfg Config) (*DB, error) {
 	}
 	db := &DB{
 		rdb: redis.NewUniversalClient(opts), address: strings.Join(opts.Addrs, ","), timeout: cfg.Timeout, tls: opts.TLSConfig != nil,
+		links:    &links{open: map[*link]struct{}{}},
 		replicas: &replicas{seen: map[string]replicaCount{}},
 		Keys:     Keys{cfg.Cluster}, Scripts: NewScripts(), Sharded: opts.IsClusterMode, Slow: sleep.NewTenth(),
 	}
@@ -63,7 +65,7 @@ func Open(cfg Config) (*DB, error) {
 		db.sentinels = &sentinels{opts}
 		db.rdb.AddHook(knownMaster{opts.MasterName})
 	}
-	db.lookout = newLookout(db.rdb, &links{open: map[*link]struct{}{}}, cfg.Timeout)
+	db.lookout = newLookout(db.rdb, db.links, cfg.Timeout)
 	return db, nil
 }
 

@@ -26,7 +26,11 @@ func (db *DB) Explain(what string, err error) error {
 		return fmt.Errorf("%s: redis %s is out of memory (raise maxmemory or let jobs drain): %w", what, db.address, err)
 	case Says(err, "READONLY"):
 		return fmt.Errorf("%s: redis %s is a replica and takes no writes (use the address of its master, or redis+sentinel://, which finds it): %w", what, db.address, err)
-	case isAnswer(err):
+	}
+	if mistake := db.mistakeIn(err); mistake != "" {
+		return fmt.Errorf("%s: redis %s %s: %w", what, db.address, mistake, err)
+	}
+	if isAnswer(err) {
 		return fmt.Errorf("%s: redis %s answered: %w", what, db.address, err)
 	}
 	var plain tls.RecordHeaderError
@@ -37,7 +41,43 @@ func (db *DB) Explain(what string, err error) error {
 	case errors.As(err, &stranger):
 		return fmt.Errorf("%s: redis %s: the authority of its certificate is not trusted (redis_tls.ca_file names it): %w", what, db.address, err)
 	}
-	return fmt.Errorf("%s: redis %s: %w", what, db.address, err)
+	return fmt.Errorf("%s: redis %s: %w%s", what, db.address, err, db.tlsAdvice(err))
+}
+
+// mistakeIn returns what an answer says about a mistake in the URL, and what the URL must be. It returns "" for other answers.
+func (db *DB) mistakeIn(err error) string {
+	text := err.Error()
+	switch {
+	case Says(err, "NOAUTH"):
+		return "asks for a password (its URL must be redis://:PASSWORD@host:port, with a user redis://USER:PASSWORD@host:port)"
+	case Says(err, "WRONGPASS"):
+		return "does not know the user or the password in its URL"
+	case Says(err, "DB index is out of range"):
+		return "does not have this database (the number at the end of its URL must be less than databases in its redis.conf)"
+	case Says(err, "This instance has cluster support disabled"):
+		return "is no Redis Cluster (its URL must be redis://, or redis+sentinel:// with a sentinel)"
+	case !db.Sharded && Says(err, "MOVED"):
+		return "is a server of a Redis Cluster (its URL must be redis+cluster://)"
+	case db.sentinels != nil && strings.Contains(text, "unknown command 'sentinel'"):
+		return "is no sentinel (the URL must have the address of a sentinel, whose port is mostly 26379, or be redis:// for a Redis alone)"
+	case strings.Contains(text, "redis: can't parse") || strings.Contains(text, "redis: invalid reply"):
+		return "does not answer as a Redis does (its URL must have the port of Redis, mostly 6379)"
+	}
+	return ""
+}
+
+// tlsAdvice returns a hint if the first connection breaks as it does when only one side speaks TLS. A Redis without TLS takes
+// the handshake for a command and waits for the rest.
+func (db *DB) tlsAdvice(err error) string {
+	switch {
+	case db.links == nil || db.links.answered.Load():
+		return ""
+	case db.tls && (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, io.EOF)):
+		return "; if it does not speak TLS, use redis:// instead of rediss://, or its TLS port"
+	case !db.tls && (errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET)):
+		return "; if it speaks TLS, use rediss:// instead of redis://"
+	}
+	return ""
 }
 
 // isAnswer reports whether an error is an answer of Redis.

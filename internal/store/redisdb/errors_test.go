@@ -29,3 +29,21 @@ func TestUnreachable(t *testing.T) {
 		}
 	}
 }
+
+// answer is an error that Redis answers.
+type answer string
+
+func (a answer) Error() string { return string(a) }
+func (answer) RedisError()     {}
+
+// TestRedisClusterByAnotherURL: a server of a Redis Cluster sends a client that takes it for a Redis alone elsewhere.
+func TestRedisClusterByAnotherURL(t *testing.T) {
+	t.Parallel()
+	want := "push: redis h:1 is a server of a Redis Cluster (its URL must be redis+cluster://): MOVED 5 h:2"
+	if got := (&DB{address: "h:1"}).Explain("push", answer("MOVED 5 h:2")); got.Error() != want {
+		t.Errorf("got %v, want %s", got, want)
+	}
+	if got := (&DB{address: "h:1", Sharded: true}).Explain("push", answer("MOVED 5 h:2")); got.Error() != "push: redis h:1 answered: MOVED 5 h:2" {
+		t.Errorf("a client of the cluster: got %v", got)
+	}
+}

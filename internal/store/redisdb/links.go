@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -20,6 +21,15 @@ import (
 type links struct {
 	mu   sync.Mutex
 	open map[*link]struct{} // guarded by mu
+
+	answered atomic.Bool // whether a server has answered a command
+}
+
+// noteAnswer records that a server has answered if err is nil or an answer.
+func (l *links) noteAnswer(err error) {
+	if !l.answered.Load() && (err == nil || isAnswer(err)) {
+		l.answered.Store(true)
+	}
 }
 
 // link is a connection of go-redis.
@@ -134,6 +144,7 @@ func (w watchHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 		err := next(ctx, cmd)
 		cancel()
 		stop()
+		w.links.noteAnswer(err)
 		if slots, ok := cmd.(*redis.ClusterSlotsCmd); ok {
 			return namesNodes(slots, err) // the lookout's own request, whose failure makes no suspect
 		}
@@ -149,6 +160,7 @@ func (w watchHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 		began, stop := time.Now(), w.lookout.watchAnswer(w.address)
 		err := next(ctx, cmds)
 		stop()
+		w.links.noteAnswer(err)
 		for _, cmd := range cmds { // err belongs to the first command only
 			if Says(cmd.Err(), "READONLY") {
 				w.noteOutcome(began, cmd.Err())

@@ -5,11 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"sync/atomic"
-	"syscall"
 
 	"github.com/redis/go-redis/v9"
 
@@ -39,17 +37,10 @@ func (db *DB) checkPermissions(ctx context.Context) error {
 }
 
 // refusedToConnect returns the error of a client that can send nothing at all. It names the missing
-// permission, or a mistaken choice between TLS and plain TCP, if that is the reason.
+// permission if that is the reason.
 func (db *DB) refusedToConnect(ctx context.Context, err error) error {
 	if !strings.Contains(err.Error(), "NOPERM") {
-		broken := db.Explain("connect", err)
-		switch {
-		case db.tls && (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, io.EOF)): // Redis takes the handshake for a command and waits for the rest
-			return fmt.Errorf("%w; if it does not speak TLS, use redis:// instead of rediss://, or its TLS port", broken)
-		case !db.tls && (errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET)):
-			return fmt.Errorf("%w; if it speaks TLS, use rediss:// instead of redis://", broken)
-		}
-		return broken
+		return db.Explain("connect", err)
 	}
 	first := "PING"
 	if db.Sharded {

@@ -24,19 +24,19 @@ func parseOptions(cfg Config) (*redis.UniversalOptions, error) {
 	}
 	scheme, rest, ok := strings.Cut(cfg.URL, "://")
 	if !ok {
-		return nil, errors.New("want redis://, rediss://, redis+sentinel:// or redis+cluster://")
+		return nil, errors.New("it must begin with redis://, rediss://, redis+sentinel:// or redis+cluster://")
 	}
 	if secure, ok := strings.CutPrefix(scheme, "rediss"); ok {
 		scheme, opts.TLSConfig = "redis"+secure, tlsConfig(cfg.TLS)
 	} else if cfg.TLS != nil {
-		return nil, errors.New("there are TLS settings for it, but no TLS in it: want rediss://, rediss+sentinel:// or rediss+cluster://")
+		return nil, errors.New("there are TLS settings for it, but no TLS in it; it must begin with rediss://, rediss+sentinel:// or rediss+cluster://")
 	}
 	switch scheme {
 	case "redis", "redis+sentinel", "redis+cluster":
 	case "unix", "redis+unix":
-		return nil, errors.New("a Unix socket is not supported: want redis://host:port")
+		return nil, errors.New("a Unix socket is not supported; it must be redis://host:port")
 	default:
-		return nil, fmt.Errorf("scheme %q: want redis, redis+sentinel, redis+cluster, or rediss for TLS", scheme)
+		return nil, fmt.Errorf("scheme %q; it must be redis, redis+sentinel, redis+cluster, or rediss for TLS", scheme)
 	}
 	opts.Dialer = newDialer(opts.TLSConfig, cfg.Timeout)
 	authority, path, _ := strings.Cut(rest, "/")
@@ -51,6 +51,9 @@ func parseOptions(cfg Config) (*redis.UniversalOptions, error) {
 		opts.Password, err2 = url.PathUnescape(password)
 		if err := errors.Join(err1, err2); err != nil {
 			return nil, errors.New("user or password is not URL-encoded")
+		}
+		if opts.Username != "" && opts.Password == "" { // the client would send neither
+			return nil, fmt.Errorf("a user without a password; it must be %s://USER:PASSWORD@host, or %s://:PASSWORD@host for a password alone", scheme, scheme)
 		}
 		authority = authority[at+1:]
 	}
@@ -81,7 +84,7 @@ func setKind(opts *redis.UniversalOptions, scheme, path string) error {
 	switch scheme {
 	case "redis":
 		if len(opts.Addrs) > 1 {
-			return errors.New("several hosts: want redis+sentinel:// or redis+cluster://")
+			return errors.New("several hosts; it must be redis+sentinel:// or redis+cluster://")
 		}
 	case "redis+sentinel":
 		master, db, _ := strings.Cut(path, "/")
@@ -100,7 +103,7 @@ func setKind(opts *redis.UniversalOptions, scheme, path string) error {
 	}
 	db, err := strconv.Atoi(path)
 	if err != nil || db < 0 {
-		return fmt.Errorf("database %q: want a number", path)
+		return fmt.Errorf("database %q; it must be a number", path)
 	}
 	opts.DB = db
 	return nil
@@ -110,10 +113,18 @@ func hostPort(host, scheme string) (string, error) {
 	switch {
 	case host == "":
 		return "", errors.New("host is missing")
+	case strings.Contains(host, "?") && scheme == "redis+sentinel":
+		return "", errors.New("'?' must follow the master, as in redis+sentinel://host:port/master?sentinel_user=…&sentinel_password=…")
 	case strings.Contains(host, "?"):
-		return "", errors.New("'?' follows a '/': want redis+sentinel://host:port/master?sentinel_user=…&sentinel_password=…")
+		return "", errors.New("only redis+sentinel:// takes parameters")
 	}
-	if _, _, err := net.SplitHostPort(host); err == nil {
+	if name, port, err := net.SplitHostPort(host); err == nil {
+		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+			return "", fmt.Errorf("port %q; it must be a number from 1 to 65535", port)
+		}
+		if name == "" {
+			return "", errors.New("host is missing")
+		}
 		return host, nil
 	}
 	port := "6379"
@@ -131,7 +142,7 @@ func sentinelLogin(opts *redis.UniversalOptions, query string) error {
 		name, value, _ := strings.Cut(part, "=")
 		field := fields[name]
 		if field == nil || opts.MasterName == "" {
-			return errors.New("after '?' want sentinel_user and sentinel_password, URL-encoded, and redis+sentinel://")
+			return errors.New("only redis+sentinel:// takes parameters; they must be sentinel_user and sentinel_password, URL-encoded")
 		}
 		text, err := url.PathUnescape(value)
 		if err != nil {

@@ -1,7 +1,10 @@
 // Package suggest guesses which known name an unknown name was meant to be.
 package suggest
 
-import "strings"
+import (
+	"strconv"
+	"strings"
+)
 
 // NearestName returns the name nearest to word, if fewer than the given number of letters differ, and ""
 // otherwise. A name that begins with word and an underscore is near, too, as token_file is for token.
@@ -16,6 +19,25 @@ func NearestName(word string, names []string, fewer int) (nearest string) {
 		}
 	}
 	return nearest
+}
+
+// maxListed is how many names an error lists at most.
+const maxListed = 20
+
+// List joins known names for an error. It leaves out names beyond the first 20, and says how many.
+func List(names []string) string {
+	if more := len(names) - maxListed; more > 0 {
+		return strings.Join(names[:maxListed], ", ") + " and " + strconv.Itoa(more) + " more"
+	}
+	return strings.Join(names, ", ")
+}
+
+// Among returns the part of an error that follows an unknown name: the nearest known name, and the known names.
+func Among(name string, known []string) string {
+	if meant := NearestName(name, known, min(3, len(name))); meant != "" && len(known) > 1 {
+		return ", did you mean " + strconv.Quote(meant) + "? (known: " + List(known) + ")"
+	}
+	return " (known: " + List(known) + ")"
 }
 
 // editDistance counts the letters that must be inserted, deleted or replaced (Levenshtein).
