@@ -91,8 +91,8 @@ func recurringOf(cfg *config.Config) map[string]recurring.Spec {
 	return specs
 }
 
-// processCount returns how many children a queue gets. The default is the number of CPUs, and at most the number of batches
-// at once.
+// processCount returns how many children a queue gets. The default is handler.DefaultProcesses, and at most the number of
+// batches at once.
 func processCount(q *config.Queue, concurrency int) int {
 	if q.Handler.Processes != nil {
 		return *q.Handler.Processes

@@ -24,7 +24,8 @@ type ExecConfig struct {
 	Log       *slog.Logger // default slog.Default(); nothing waits for it, as for node.Config.Log
 }
 
-// DefaultProcesses returns the number of CPUs (GOMAXPROCS), as programs in most languages use one CPU.
+// DefaultProcesses returns GOMAXPROCS, the number of CPUs that the process may use. Programs in most languages use a single
+// CPU.
 func DefaultProcesses() int { return runtime.GOMAXPROCS(0) }
 
 // Validate returns an error that names the first wrong field.

@@ -463,16 +463,22 @@ func TestExecReady(t *testing.T) {
 	}
 }
 
-// A command that cannot be started is not ready either.
+// A command that cannot be started is not ready either, and says what its script lacks.
 func TestExecReadyCannotStart(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	path := filepath.Join(dir, "handler")
-	if err := os.WriteFile(path, []byte("#!/no/such/interpreter\n"), 0o700); err != nil {
-		t.Fatal(err)
+	for text, want := range map[string]string{
+		"#!/no/such/interpreter -x\nexit\n": `; its first line must name an interpreter that exists, and names "/no/such/interpreter -x"`,
+		"print(1)\n":                        "; a script must begin with its interpreter, as in #!/usr/bin/env python3",
+	} {
+		path := filepath.Join(t.TempDir(), "handler")
+		if err := os.WriteFile(path, []byte(text), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		e := running(t, ExecConfig{Argv: []string{path}})
+		awaitReady(t, e, "it is not ready", func(err error) bool {
+			return err != nil && strings.Contains(err.Error(), "does not start: ") && strings.HasSuffix(err.Error(), want)
+		})
 	}
-	e := running(t, ExecConfig{Argv: []string{path}})
-	awaitReady(t, e, "it is not ready", func(err error) bool { return err != nil && strings.Contains(err.Error(), "does not start: ") })
 }
 
 // A command does not count as bad because its processes were killed with their batches, as after a

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"runtime"
@@ -44,6 +45,31 @@ func Guard() {
 	guardCalled.Store(true)
 }
 
+// startAdvice returns what a script lacks that the system cannot start, "" for other reasons.
+func startAdvice(path string, err error) string {
+	first := firstLine(path)
+	switch interpreter, script := strings.CutPrefix(first, "#!"); {
+	case errors.Is(err, syscall.ENOEXEC) && !script:
+		return "; a script must begin with its interpreter, as in #!/usr/bin/env python3"
+	case errors.Is(err, syscall.ENOENT) && script:
+		return fmt.Sprintf("; its first line must name an interpreter that exists, and names %q", interpreter)
+	}
+	return ""
+}
+
+// firstLine returns the first line of a file, at most 128 bytes of it.
+func firstLine(path string) string {
+	file, err := os.Open(path)
+	if err != nil {
+		return ""
+	}
+	defer file.Close()
+	head := make([]byte, 128)
+	n, _ := io.ReadFull(file, head) // a short file ends earlier
+	line, _, _ := strings.Cut(string(head[:n]), "\n")
+	return line
+}
+
 // runGuard starts the child and waits for the end of the child or of the node. Then it kills all
 // processes that are left, and reports the child's status.
 func runGuard(path string, argv []string) int {
@@ -54,7 +80,7 @@ func runGuard(path string, argv []string) int {
 	adoptOrphans()
 	pid, err := syscall.ForkExec(path, argv, &syscall.ProcAttr{Env: childEnv(), Files: []uintptr{0, 1, 2}, Sys: childAttr()})
 	if err != nil {
-		reportToNode("error %v", &os.PathError{Op: "start", Path: path, Err: err})
+		reportToNode("error %v%s", &os.PathError{Op: "start", Path: path, Err: err}, startAdvice(path, err))
 		return 1
 	}
 	// Only the child may keep these pipes open, because the node waits for their end.

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -72,7 +73,7 @@ func (c HTTPConfig) Validate() error {
 // Lowkiq-Shard, Lowkiq-Fence and Lowkiq-Flight. It has traceparent and tracestate if the batch has
 // a single payload, and that payload has them.
 //
-// A 2xx response means done. If its body looks like JSON, it is read as an answer of package wire.
+// A 2xx response means done. If its body looks like JSON, it is read as an answer of package wire. An HTML page is a failure.
 // A 429 or 503 postpones the batch by its Retry-After, by at least a second and at most a day. Without
 // a readable Retry-After it postpones by a second at first and by 30 s later, until the endpoint answers
 // something else. If it has the header Lowkiq-Limit, which names a group as in acme:, it postpones the
@@ -305,7 +306,20 @@ func (h *HTTP) failureOf(ctx context.Context, err error) error {
 	if errors.As(err, &bad) {
 		err = bad.Err
 	}
-	return fmt.Errorf("post %s: %w", h.url, err)
+	return fmt.Errorf("post %s: %w%s", h.url, err, tlsAdvice(err))
+}
+
+// tlsAdvice returns what the URL or the machine must have if the error is one of TLS, or "".
+func tlsAdvice(err error) string {
+	var plain tls.RecordHeaderError
+	var stranger x509.UnknownAuthorityError
+	switch {
+	case errors.As(err, &plain), strings.Contains(err.Error(), "server gave HTTP response to HTTPS client"):
+		return "; it does not speak TLS, so the URL must begin with http://"
+	case errors.As(err, &stranger):
+		return "; its authority must be among the system's, or in the file that SSL_CERT_FILE names"
+	}
+	return ""
 }
 
 // verdictOf turns a response into the handler's error.
@@ -320,12 +334,16 @@ func (h *HTTP) verdictOf(res *http.Response, body []byte, b *lowkiq.Batch) error
 // answerOf returns the error in a response. A status other than 2xx is an error.
 func (h *HTTP) answerOf(res *http.Response, body []byte, b *lowkiq.Batch) error {
 	if res.StatusCode < 200 || res.StatusCode > 299 {
-		return fmt.Errorf("post %s: %s: %s", h.url, res.Status, excerptOf(body, quoted))
+		return fmt.Errorf("post %s: %s%s: %s", h.url, res.Status, redirectAdvice(res), excerptOf(body, quoted))
 	}
 	if most := answerLimit(b); len(body) > most {
 		return fmt.Errorf("post %s: %s, but the response is longer than %d bytes", h.url, res.Status, most)
 	}
 	body = bytes.TrimSpace(body)
+	if isPage(body) {
+		return fmt.Errorf("post %s: %s, but the response is a web page; it must be empty, or an answer such as {\"ok\":true}: %s",
+			h.url, res.Status, excerptOf(body, quoted))
+	}
 	if !looksLikeJSON(res.Header, body) {
 		return nil
 	}
@@ -352,8 +370,23 @@ func (h *HTTP) postponeBy(res *http.Response) error {
 	return lowkiq.Postpone{After: after, Reason: reason}
 }
 
-// looksLikeJSON reports whether a 2xx response was meant as an answer. A framework's "OK", or a page,
-// was not.
+// redirectAdvice returns where a redirect leads, "" for another response. The node does not follow it.
+func redirectAdvice(res *http.Response) string {
+	to, err := res.Location()
+	if err != nil || res.StatusCode < 300 || res.StatusCode > 399 {
+		return ""
+	}
+	return " to " + hideSecrets(to) + "; the node follows no redirect, so the handler's URL must be the last address"
+}
+
+// isPage reports whether a 2xx response is a page for people, such as a login, or the page for unknown paths. Whoever answers
+// so has not handled the batch.
+func isPage(body []byte) bool {
+	head := bytes.ToLower(body[:min(len(body), len("<!doctype html"))])
+	return bytes.HasPrefix(head, []byte("<!doctype html")) || bytes.HasPrefix(head, []byte("<html"))
+}
+
+// looksLikeJSON reports whether a 2xx response was meant as an answer. A framework's "OK" was not.
 func looksLikeJSON(header http.Header, body []byte) bool {
 	if len(body) == 0 {
 		return false
@@ -449,7 +482,7 @@ func (h *HTTP) probeEndpoint(ctx context.Context) {
 	case err == nil:
 		h.down.end()
 	case ctx.Err() == nil:
-		h.down.setFailed(fmt.Errorf("connect to %s: %w", h.url, err), time.Now())
+		h.down.setFailed(fmt.Errorf("connect to %s: %w%s", h.url, err, tlsAdvice(err)), time.Now())
 	}
 }
 

@@ -80,7 +80,10 @@ func TestHTTPResponses(t *testing.T) {
 		"too long":           {200, nil, strings.Repeat(" ", answerLimit(batch())+1), "longer than 1703936 bytes"},
 		"server error":       {500, nil, "boom", `500 Internal Server Error: "boom"`},
 		"long server error":  {500, nil, strings.Repeat("x", 600), strings.Repeat("x", 512) + `"…`},
-		"redirect":           {302, map[string]string{"Location": "/else"}, "", "302 Found"},
+		"redirect":           {302, map[string]string{"Location": "http://u:s3cret@h/else?token=s3cret"}, "", "302 Found to http://h/else; the node follows no redirect, so the handler's URL must be the last address: (nothing)"},
+		"page":               {200, map[string]string{"Content-Type": "text/html"}, "\n<!DOCTYPE html>\n<title>Log in</title>", `200 OK, but the response is a web page; it must be empty, or an answer such as {"ok":true}: "<!DOCTYPE html>`},
+		"old page":           {200, nil, "<HTML><body>ok", "is a web page"},
+		"XML":                {200, nil, "<ok/>", ""},
 		"retry-after of 500": {500, map[string]string{"Retry-After": "5"}, "", "500 Internal"},
 	} {
 		t.Run(name, func(t *testing.T) {
