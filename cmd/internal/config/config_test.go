@@ -170,6 +170,24 @@ func TestFull(t *testing.T) {
 	}
 }
 
+// TestMergedLists: a merge key takes a list of mappings, where the first has precedence.
+func TestMergedLists(t *testing.T) {
+	t.Parallel()
+	cfg := load(t, Input{Name: "node.yaml", File: []byte(`
+queues:
+  a: &a {shards: 2, batch_size: 3, limit: &slow {rate: 1/s}}
+  b: &b {shards: 4, max_retry_count: 5}
+  c: {<<: [*a, *b], limit: {<<: [{concurrency: 2}, *slow, {concurrency: 9}]}}
+`)})
+	c := cfg.Queues["c"]
+	if *c.Shards != 2 || c.BatchSize != 3 || c.MaxRetryCount != 5 {
+		t.Errorf("got %+v, want the shards of a", c)
+	}
+	if want := (rules.Limit{Concurrency: 2, Rate: rules.Rate{N: 1, Per: time.Second}}); c.Limit != want {
+		t.Errorf("limit: got %+v, want %+v", c.Limit, want)
+	}
+}
+
 // TestMergedAndEmptyParts: a rule with parts may merge others, whose keys give way to its own. A part without a value sets nothing.
 func TestMergedAndEmptyParts(t *testing.T) {
 	t.Parallel()

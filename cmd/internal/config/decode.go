@@ -24,9 +24,13 @@ type decoder struct {
 	outside bool   // the source is not the file, so its tokens have no place
 	anchors map[string]ast.Node
 	merges  int // the nesting of merges, bounded because an anchor may name itself
+	merged  int // all merges, bounded because lists of merges multiply
 }
 
-const maxMerges = 16
+const (
+	maxMerges = 16
+	maxMerged = 1000
+)
 
 // octal matches a number that some readers of YAML take as octal and others as decimal.
 var octal = regexp.MustCompile(`^[-+]?0[0-9_]`)
@@ -90,7 +94,7 @@ func (d *decoder) resolveAlias(n ast.Node) ast.Node {
 func (d *decoder) decodeMapping(n ast.Node, v reflect.Value, key string) error {
 	m, ok := n.(ast.MapNode)
 	if !ok {
-		return d.originOf(n).newError(key, "want keys and values, got %s", n)
+		return d.noMapping(n, key)
 	}
 	if v.Kind() == reflect.Map && v.IsNil() {
 		v.Set(reflect.MakeMap(v.Type()))
@@ -114,15 +118,44 @@ func (d *decoder) decodeMapping(n ast.Node, v reflect.Value, key string) error {
 	return nil
 }
 
-// decodeMerge reads the mapping of a merge key. It bounds the nesting of merges, because an alias may lead back to the
-// merge itself.
+// noMapping returns the error of a node in the place of a mapping.
+func (d *decoder) noMapping(n ast.Node, key string) error {
+	if n.Type() == ast.SequenceType {
+		return d.originOf(n).newError(key, "it is a list; it must be keys and values, as in {a: 1, b: 2}")
+	}
+	return d.originOf(n).newError(key, "want keys and values, got %s", n)
+}
+
+// decodeMerge reads the mapping of a merge key, or its list of mappings, where the first has precedence. It bounds the nesting
+// of merges, because an alias may lead back to the merge itself.
 func (d *decoder) decodeMerge(n ast.Node, v reflect.Value, key string) error {
+	if err := d.countMerge(n, key); err != nil {
+		return err
+	}
 	if d.merges == maxMerges {
 		return d.originOf(n).newError(key, "merges are nested too deeply")
 	}
 	d.merges++
 	defer func() { d.merges-- }()
-	return d.decodeMapping(d.resolveAlias(n), v, key)
+	n = d.resolveAlias(n)
+	list, ok := n.(*ast.SequenceNode)
+	if !ok {
+		return d.decodeMapping(n, v, key)
+	}
+	for _, one := range slices.Backward(list.Values) {
+		if err := d.decodeMerge(one, v, key); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// countMerge bounds the number of merges.
+func (d *decoder) countMerge(n ast.Node, key string) error {
+	if d.merged++; d.merged > maxMerged {
+		return d.originOf(n).newError(key, "more than %d merges", maxMerged)
+	}
+	return nil
 }
 
 // decodeEntry reads a key and its value. In a map, the value of a known name is extended and not replaced. An unknown

@@ -106,7 +106,7 @@ type pair struct {
 }
 
 // listPairs returns the keys and values of a mapping. Those of merged mappings come first, except the
-// keys that the mapping has itself.
+// keys that the mapping has itself. In a list of merged mappings the first has precedence.
 func (d *decoder) listPairs(n ast.MapNode, key string, depth int) (all []pair, err error) {
 	var own []pair
 	for it := n.MapRange(); it.Next(); {
@@ -114,23 +114,35 @@ func (d *decoder) listPairs(n ast.MapNode, key string, depth int) (all []pair, e
 			own = append(own, pair{it.Key().GetToken().Value, it.Value()})
 			continue
 		}
-		merged, ok := d.resolveAlias(it.Value()).(ast.MapNode)
-		if !ok {
-			return nil, d.originOf(it.Value()).newError(key, "want keys and values, got %s", it.Value())
-		}
 		if depth > maxJSONDepth {
 			return nil, d.originOf(it.Key()).newError(key, "merges are nested too deeply")
 		}
-		below, err := d.listPairs(merged, key, depth+1)
-		if err != nil {
-			return nil, err
+		value := d.resolveAlias(it.Value())
+		sources := []ast.Node{value}
+		if list, ok := value.(*ast.SequenceNode); ok {
+			sources = list.Values
 		}
-		all = append(all, below...)
+		for _, source := range sources {
+			if err := d.countMerge(source, key); err != nil {
+				return nil, err
+			}
+			merged, ok := d.resolveAlias(source).(ast.MapNode)
+			if !ok {
+				return nil, d.noMapping(source, key)
+			}
+			below, err := d.listPairs(merged, key, depth+1)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, slices.DeleteFunc(below, func(p pair) bool { return hasKey(all, p.key) })...)
+		}
 	}
-	all = slices.DeleteFunc(all, func(p pair) bool {
-		return slices.ContainsFunc(own, func(mine pair) bool { return mine.key == p.key })
-	})
+	all = slices.DeleteFunc(all, func(p pair) bool { return hasKey(own, p.key) })
 	return append(all, own...), nil
+}
+
+func hasKey(pairs []pair, key string) bool {
+	return slices.ContainsFunc(pairs, func(p pair) bool { return p.key == key })
 }
 
 // writeScalar appends a text, a number or a boolean. Octal numbers, infinities and NaN are errors,

@@ -58,7 +58,7 @@ func (cfg *Config) readFile(text []byte) error {
 	file, err := parser.ParseBytes(text, 0)
 	var bad yaml.Error
 	if errors.As(err, &bad) {
-		return origin{cfg.name, bad.GetToken()}.newError("", "%s", bad.GetMessage())
+		return origin{cfg.name, bad.GetToken()}.newError("", "%s", explainSyntax(bad.GetMessage()))
 	}
 	if err != nil {
 		return origin{name: cfg.name}.newError("", "%s", err.Error())
@@ -76,6 +76,17 @@ func (cfg *Config) readFile(text []byte) error {
 		}
 	}
 	return nil
+}
+
+// explainSyntax says what the YAML of a file must be where its reader names a token or a context.
+func explainSyntax(message string) string {
+	switch {
+	case strings.HasPrefix(message, "found character '\t'"):
+		return "a tab begins the line; YAML must be indented with spaces"
+	case strings.Contains(message, "not allowed in this context"), strings.Contains(message, "non-map value is specified"), strings.Contains(message, "unexpected key name"):
+		return message + "; the keys of a mapping must begin in the same column, below the key that has them"
+	}
+	return message
 }
 
 // applyOverride sets the value of a key.
