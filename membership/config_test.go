@@ -3,11 +3,13 @@ package membership
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"regexp"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/lowkiq/lowkiq/internal/testing/golden"
@@ -188,6 +190,25 @@ func FuzzMeta(f *testing.F) {
 		}
 		if err == nil && decodeMeta(text) != decodeMeta(data) {
 			t.Errorf("%q: written as %q, which is read as something else", data, text)
+		}
+	})
+}
+
+// TestFailedJoinsInTheLog: a seed that cannot be joined is warned about, in one line, once a minute.
+func TestFailedJoinsInTheLog(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var text bytes.Buffer
+		g := &Gossip{cfg: Config{Join: []string{"a:1"}, Log: slog.New(slog.NewTextHandler(&text, nil))}, failedJoins: map[string]time.Time{}}
+		failed := errors.New("1 error occurred:\n\t* failed to join a:1: connection refused\n\n")
+		for range 2 * 61 {
+			g.logJoin("a:1", failed)
+			time.Sleep(time.Second)
+		}
+		g.logJoin("a:1", nil)
+		got := text.String()
+		if strings.Count(got, "\n") != 3 || strings.Count(got, "level=WARN") != 3 || !strings.Contains(got, `address=a:1 err="connection refused"`) {
+			t.Errorf("got %s, want three warnings in 122 s", got)
 		}
 	})
 }

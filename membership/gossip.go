@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,6 +27,8 @@ type Gossip struct {
 
 	metaMu sync.Mutex // guards meta
 	meta   Meta
+
+	failedJoins map[string]time.Time // when the failure of an address was logged last; joinLoop's own
 }
 
 // New checks the configuration and builds a Gossip. It sends nothing until Run.
@@ -41,7 +45,7 @@ func New(cfg Config) (*Gossip, error) {
 	if err != nil {
 		return nil, fmt.Errorf("membership: %w", err)
 	}
-	g := &Gossip{cfg: cfg, conf: conf, table: newTable(meta), meta: cfg.Meta, dirty: make(chan struct{}, 1)}
+	g := &Gossip{cfg: cfg, conf: conf, table: newTable(meta), meta: cfg.Meta, dirty: make(chan struct{}, 1), failedJoins: map[string]time.Time{}}
 	conf.Delegate, conf.Events = g.table, g.table
 	return g, nil
 }
@@ -212,18 +216,40 @@ func (g *Gossip) joinAddresses(ctx context.Context, list *memberlist.Memberlist)
 		peers = g.unjoinedAddresses(found)
 	}
 	missing := append(seeds, pickRandom(peers, maxPeersAtOnce)...)
+	maps.DeleteFunc(g.failedJoins, func(address string, _ time.Time) bool {
+		return !slices.Contains(seeds, address) && !slices.Contains(peers, address)
+	})
 	answered, all := len(missing) == 0, len(peers) <= maxPeersAtOnce
 	for _, address := range missing {
 		if ctx.Err() != nil {
 			return answered && all
 		}
-		if _, err := list.Join([]string{address}); err != nil {
-			g.cfg.Log.Info("gossip join", "address", address, "err", err)
-			continue
-		}
-		answered = true
+		_, err := list.Join([]string{address})
+		g.logJoin(address, err)
+		answered = answered || err == nil
 	}
 	return answered && all
+}
+
+// failedEvery is how often the failed joins of an address are logged at most.
+const failedEvery = time.Minute
+
+// logJoin logs a join that failed. A seed is configured, so its failure may be a mistake.
+func (g *Gossip) logJoin(address string, err error) {
+	if last, failed := g.failedJoins[address]; err == nil || failed && time.Since(last) < failedEvery {
+		return
+	}
+	g.failedJoins[address] = time.Now()
+	why := err.Error()
+	if _, reason, ok := strings.Cut(why, "failed to join "+address+": "); ok { // in a list of one item
+		why = strings.TrimSpace(reason)
+	}
+	if slices.Contains(g.cfg.Join, address) {
+		g.cfg.Log.Warn("gossip join failed; the address must be that of a node's gossip, of the same cluster and with the same gossip keys",
+			"address", address, "err", why)
+		return
+	}
+	g.cfg.Log.Info("gossip join failed", "address", address, "err", why)
 }
 
 // pickRandom returns at most n of the addresses. It reorders them.
