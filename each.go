@@ -33,8 +33,12 @@ func decodeJSON(data []byte, value any) error {
 // failed id come again with the retry, so f must be idempotent. [Postpone], [Throttle] and [Bury] have their
 // usual meaning for the id. A panic fails the whole batch. [JobFrom] returns what else there is to know about the payload.
 //
-// When ctx ends, f is not called again. An id is postponed if f has got none of its payloads.
+// When ctx ends, f is not called again. An id is postponed if f has got none of its payloads. EachWith panics if decode or f
+// is nil.
 func EachWith[P any](decode func(data []byte, value any) error, f func(ctx context.Context, id string, payload P) error) Handler {
+	if decode == nil || f == nil {
+		panic("lowkiq: a nil decoder or function for payloads")
+	}
 	return eachHandler{func(p Payload) (payloadFunc, error) { return bindPayload(decode, p.Data, f) }}
 }
 

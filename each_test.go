@@ -216,3 +216,22 @@ func TestMuxByHeader(t *testing.T) {
 	}()
 	HandleType(m, "paid", func(context.Context, string, paid) error { return nil })
 }
+
+// A nil function is refused where it is given, not when the first payload comes.
+func TestNilFunctionsPanic(t *testing.T) {
+	t.Parallel()
+	for want, give := range map[string]func(){
+		"lowkiq: a nil decoder or function for payloads":   func() { Each[int](nil) },
+		"lowkiq: a nil function for the types of payloads": func() { NewMux(nil) },
+		`lowkiq: a nil function for the type "order"`:      func() { HandleType[int](NewMux(TypeHeader("type")), "order", nil) },
+	} {
+		func() {
+			defer func() {
+				if got := recover(); got != want {
+					t.Errorf("got %v, want a panic with %q", got, want)
+				}
+			}()
+			give()
+		}()
+	}
+}

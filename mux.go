@@ -25,8 +25,11 @@ type Mux struct {
 }
 
 // NewMux returns a mux without functions. typeOf returns the type of a payload. A payload whose type
-// cannot be read goes to the morgue. [TypeHeader] and [TypeField] return such functions.
+// cannot be read goes to the morgue. [TypeHeader] and [TypeField] return such functions. NewMux panics if typeOf is nil.
 func NewMux(typeOf func(Payload) (string, error)) *Mux {
+	if typeOf == nil {
+		panic("lowkiq: a nil function for the types of payloads")
+	}
 	return &Mux{typeOf: typeOf, byType: map[string]func(Payload) (payloadFunc, error){}}
 }
 
@@ -55,8 +58,11 @@ func TypeField(name string) func(Payload) (string, error) {
 }
 
 // HandleType adds the function for a type to m. The payloads of the type are decoded as by [Each]. It panics
-// if m has a function for the type already.
+// if f is nil, or m has a function for the type already.
 func HandleType[P any](m *Mux, name string, f func(ctx context.Context, id string, payload P) error) {
+	if f == nil {
+		panic(fmt.Sprintf("lowkiq: a nil function for the type %q", name))
+	}
 	if m.byType[name] != nil {
 		panic(fmt.Sprintf("lowkiq: two functions for the type %q", name))
 	}

@@ -326,12 +326,16 @@ func (d *decoder) decodeScore() (float64, *fault) {
 
 // decodeTime decodes a time in unix seconds, rounded to the microsecond.
 func (d *decoder) decodeTime() (time.Time, *fault) {
+	reason := fmt.Sprintf("must be an absolute time in unix seconds, %d to %d; without it the job is due now", lowkiq.MinPerformAt, lowkiq.MaxPerformAt)
+	if d.peek() == '"' { // such as an ISO 8601 time
+		return time.Time{}, d.wrongKind(reason)
+	}
 	f, err := d.decodeFloat()
 	if err != nil {
 		return time.Time{}, err
 	}
 	if f < lowkiq.MinPerformAt || f > lowkiq.MaxPerformAt {
-		return time.Time{}, &fault{reason: fmt.Sprintf("must be an absolute time in unix seconds, %d to %d; without it the job is due now", lowkiq.MinPerformAt, lowkiq.MaxPerformAt)}
+		return time.Time{}, &fault{reason: reason}
 	}
 	sec, frac := math.Modf(f)
 	return time.Unix(int64(sec), int64(math.Round(frac*1e6))*1000), nil

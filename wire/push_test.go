@@ -92,7 +92,7 @@ func TestParseJobErrors(t *testing.T) {
 		`{"id":"a","perform_in":1763600000000}`:     `perform_in: must be an absolute time in unix seconds`,
 		`{"id":"a","perform_in":-1}`:                `perform_in: must be an absolute time in unix seconds`,
 		`{"id":"a","perform_in":1e12}`:              `perform_in: must be an absolute time`,
-		`{"id":"a","perform_in":"2026-01-01"}`:      `perform_in: must be a number`,
+		`{"id":"a","perform_in":"2026-01-01"}`:      `perform_in: must be an absolute time in unix seconds, 1000000000 to 8589934592`,
 		`{"id":"a","payload":{"a":tru}}`:            `column 26: payload: unexpected character 't', want a value`,
 		`{"id":"a","payload":{"a":1,}}`:             `column 28: payload: unexpected character '}', want a field's name`,
 		`{"id":"a","payload":[1,]}`:                 `payload: unexpected character ']', want a value`,
