@@ -2,7 +2,6 @@ package main
 
 import (
 	_ "embed"
-	"errors"
 	"os"
 	"strings"
 	"unicode/utf8"
@@ -10,6 +9,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/lowkiq/lowkiq/cmd/internal/exit"
+	"github.com/lowkiq/lowkiq/cmd/internal/manual"
 	"github.com/lowkiq/lowkiq/cmd/internal/terminal"
 	"github.com/lowkiq/lowkiq/cmd/internal/version"
 )
@@ -52,6 +52,7 @@ func execute(args []string, s *terminal.Streams) int {
 	if len(args) == 0 {
 		args = []string{"--help"}
 	}
+	manual.DropEmptyVariables()
 	parser, err := newParser(&command{}, s, kong.Writers(s.Out, s.Err))
 	if err == nil {
 		err = parseAndRun(parser, args)
@@ -74,7 +75,10 @@ func parseAndRun(parser *kong.Kong, args []string) error {
 	}
 	ctx, err := parser.Parse(args)
 	if err != nil {
-		return exit.WithCode(exit.Usage, errors.New(strings.Replace(err.Error(), ` must be one of "",`, " must be one of ", 1))) // "" stands for no flag
+		return exit.WithCode(exit.Usage, manual.ExplainMistake(err))
+	}
+	if err := manual.CheckEmpty(ctx); err != nil {
+		return exit.WithCode(exit.Usage, err)
 	}
 	return ctx.Run()
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	_ "embed"
 	"fmt"
 	"runtime"
@@ -104,6 +105,7 @@ func setHelp(node *kong.Node, path string, sections map[string]string) {
 
 // execute parses the arguments, runs the command and returns the exit code.
 func execute(args []string, s *terminal.Streams) int {
+	manual.DropEmptyVariables()
 	parser, err := newParser(&cli{}, s, kong.Writers(s.Out, s.Err))
 	if err != nil {
 		exit.PrintError(s.Err, program, err)
@@ -129,7 +131,7 @@ func execute(args []string, s *terminal.Streams) int {
 		exit.PrintError(s.Err, program, suggestFix(parser.Model, args, err))
 		return exit.Usage
 	}
-	if err := checkPlatform(runtime.GOOS, ctx.Command()); err != nil {
+	if err := cmp.Or(manual.CheckEmpty(ctx), checkPlatform(runtime.GOOS, ctx.Command())); err != nil {
 		exit.PrintError(s.Err, program, err)
 		return exit.Usage
 	}

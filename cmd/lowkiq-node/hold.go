@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -61,6 +62,10 @@ func (c *holdCommand) Run(with *session) error {
 	}
 	if c.Undo {
 		return c.undoHolds(with, queues, want)
+	}
+	if c.Queue == "" && want.ID != "" && slices.Contains(queues, want.ID) {
+		return exit.Fail(exit.Usage, "%s is a queue, and hold takes an id; lowkiq-node queues pause %s pauses the queue, and --queue is the queue of an id with this name",
+			want.ID, want.ID)
 	}
 	what := (&rules.Hold{ID: want.ID, Prefix: want.Prefix}).String()
 	for _, queue := range queues {

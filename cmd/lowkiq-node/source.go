@@ -40,19 +40,24 @@ func nodeTokens(cfg *config.Config, getenv func(string) string, log *slog.Logger
 		case kind.file != "" && value != "":
 			return tokens, cfg.ErrorAt(kind.key, fmt.Errorf("%s is set as well; set only one of them", variable))
 		case value != "":
-			*kind.into = []string{value}
+			if *kind.into = []string{value}; tokens.Validate() != nil {
+				return tokens, &config.Error{Place: variable, Reason: tokens.Validate().Error()}
+			}
 		case kind.file != "":
 			if *kind.into, err = readTokens(kind.file); err != nil {
 				return tokens, cfg.ErrorAt(kind.key, err)
 			}
 			warnOfReaders(kind.file, log)
+			if err := tokens.Validate(); err != nil {
+				return tokens, cfg.ErrorAt(kind.key, fmt.Errorf("%s: %w", kind.file, err))
+			}
 		}
 	}
 	if token := getenv("LOWKIQ_TOKEN"); token != "" && len(tokens.Admin) == 0 {
 		tokens.Admin = []string{token}
-	}
-	if err := tokens.Validate(); err != nil {
-		return tokens, cfg.ErrorAt("node", err)
+		if err := tokens.Validate(); err != nil {
+			return tokens, &config.Error{Place: "LOWKIQ_TOKEN", Reason: err.Error()}
+		}
 	}
 	return tokens, nil
 }

@@ -31,8 +31,8 @@ type Flag struct {
 	Env    string
 }
 
-// ReadGrammar returns the commands of a program without the hidden commands. common is a text at the end of each
-// command's details, which only the root keeps.
+// ReadGrammar returns the commands of a program without the hidden commands. It leaves out common, a text at the end of
+// each command's details.
 func ReadGrammar(app *kong.Application, common string) *Command {
 	return readCommand(app.Node, nil, common)
 }

@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"syscall"
 	"time"
 	"unicode/utf8"
 
@@ -38,7 +39,7 @@ func New(address, token string) (*Client, error) {
 	}
 	u, err := url.Parse(address)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return nil, fmt.Errorf("node address %q: want http://host:port", address)
+		return nil, fmt.Errorf("node address %q; it must be http://host:port or https://host:port", address)
 	}
 	if i := strings.IndexFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }); i >= 0 {
 		return nil, fmt.Errorf("the token (--token-file or LOWKIQ_TOKEN) has %+q at byte %d of %d, which no header can carry: want the "+
@@ -204,6 +205,8 @@ func adviceFor(err error) string {
 		return "; its certificate is for other names: want one of them in the address"
 	case errors.As(err, &plain), strings.Contains(err.Error(), "server gave HTTP response to HTTPS client"):
 		return "; it does not speak TLS: want http:// in the address"
+	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), strings.Contains(err.Error(), "malformed HTTP"):
+		return "; the address must be that of a node's API (node.http), and begin with https:// if it speaks TLS"
 	}
 	return ""
 }
