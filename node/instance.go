@@ -108,7 +108,7 @@ func (in *instance) claimsProcess(news *queue.Wakes) claims.Process[*runner.Runn
 	in.limits = map[string]*limits.Queue{}
 	for name, on := range n.queues.handled {
 		in.limits[name] = limits.New(limits.Config{
-			Node: in.slots, Processes: on.reserve != nil, AskRate: n.askRate(on), AskGroups: in.askGroups(name), Go: in.lanes.Go,
+			Node: in.slots, Processes: on.processes, AskRate: n.askRate(on), AskGroups: in.askGroups(name), Go: in.lanes.Go,
 		})
 		queues[name] = on.forRunners(handling.Home{Redis: n.client.Redis(), Cluster: n.client.Cluster()}, n.cfg.FormatError, in.limits[name])
 		change := in.rulesApplier(on, queues[name])

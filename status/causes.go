@@ -246,7 +246,9 @@ func (f *QueueFacts) addWaits(handlers []*Instance, add addCause) {
 	nodes, bound := map[queue.Stage][]string{}, map[queue.Stage]string{}
 	for _, h := range handlers {
 		for _, wait := range h.Waits[f.Name] {
-			nodes[wait.For] = append(nodes[wait.For], h.Node)
+			if !slices.Contains(nodes[wait.For], h.Node) { // after a change of rules it may report two bounds for a moment
+				nodes[wait.For] = append(nodes[wait.For], h.Node)
+			}
 			bound[wait.For] = cmp.Or(bound[wait.For], wait.Of)
 		}
 	}

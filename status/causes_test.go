@@ -78,6 +78,9 @@ func TestCauses(t *testing.T) {
 		{"group", []func(*QueueFacts){waitsFor(queue.ForGroup, "2 calls and 10/s")}, []string{"group|the limit of their group, 2 calls and 10/s|groups.concurrency=N"}},
 		{"concurrency", []func(*QueueFacts){waitsFor(queue.ForCall, "2"), second(Instance{Waits: map[string][]queue.Wait{"orders": {{For: queue.ForCall, Of: "2"}}}})},
 			[]string{"concurrency|node n1, n2 runs as many calls as its concurrency allows, 2|concurrency=N"}},
+		{"two bounds of a node", []func(*QueueFacts){first(func(i *Instance) {
+			i.Waits = map[string][]queue.Wait{"orders": {{For: queue.ForCall, Of: "1"}, {For: queue.ForCall, Of: "8"}}}
+		})}, []string{"concurrency|node n1 runs as many calls as its concurrency allows, 1|concurrency=N"}},
 		{"processes", []func(*QueueFacts){waitsFor(queue.ForProcess, "3")}, []string{"processes|all processes of its handler are busy on node n1, 3"}},
 		{"slots", []func(*QueueFacts){waitsFor(queue.ForSlot, "8")}, []string{"slots|all calls of node n1 are taken, 8 of all queues"}},
 		{"crowded", []func(*QueueFacts){ready(1, 0, 212, 0, 0, 0, 2, 0)}, []string{"crowded|212 of 215 ready ids are in shard 2 of 8|shard_concurrency=N"}},

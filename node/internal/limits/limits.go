@@ -33,7 +33,7 @@ import (
 // Config holds the dependencies of a queue's limits. Without rules that need them the functions may be nil.
 type Config struct {
 	Node      *Slots       // of the node
-	Processes bool         // each call of the queue needs a process of its own
+	Processes int          // of the queue's handler, each for a call at a time; 0 if its calls need none
 	AskRate   AskRate      // asks Redis for the rate
 	AskGroups AskGroups    // asks Redis for groups
 	Go        func(func()) // starts a goroutine
@@ -172,7 +172,7 @@ func (q *Queue) Waits() (waits []queue.Wait) {
 		switch {
 		case limit > 0 && (concurrency == 0 || permits < concurrency):
 			add(queue.ForPermit, strconv.Itoa(limit))
-		case q.cfg.Processes:
+		case q.cfg.Processes > 0 && concurrency >= q.cfg.Processes:
 			add(queue.ForProcess, strconv.Itoa(concurrency))
 		default:
 			add(queue.ForCall, strconv.Itoa(concurrency))
