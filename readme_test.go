@@ -35,11 +35,7 @@ func documents(t *testing.T) map[string]string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	clients, err := filepath.Glob("clients/*/*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, page := range slices.Concat(pages, decisions, examples, incidents, clients) {
+	for _, page := range slices.Concat(pages, decisions, examples, incidents) {
 		texts[filepath.ToSlash(page)] = read(t, page)
 	}
 	return texts

@@ -59,6 +59,9 @@ type settings struct {
 	Cluster   string
 	TTL       time.Duration // default ttl
 	Bind      string        // gossip; empty = no cluster
+	Of        int           // of a static node
+	Number    int           // of a static node
+	Split     []int         // the shards of a static node with a Splitter
 	Advertise string
 	Join      []string
 	GossipKey string
@@ -94,7 +97,10 @@ func (s *settings) node(writer *judge.Writer) (*node.Node, error) {
 	cfg := node.Config{
 		Name: s.Name, Redis: s.Redis, Cluster: s.Cluster, Concurrency: s.Concurrency, TTL: cmp.Or(s.TTL, ttl),
 		ShutdownTimeout: 5 * time.Second, Bind: s.Bind, Advertise: s.Advertise, Join: s.Join, Log: log,
-		Insecure: s.Insecure, Recurring: s.Recurring,
+		Insecure: s.Insecure, Recurring: s.Recurring, Of: s.Of, Number: s.Number,
+	}
+	if len(s.Split) > 0 {
+		cfg.Splitter = s.split
 	}
 	if s.GossipKey != "" {
 		cfg.GossipKeys = [][]byte{[]byte(s.GossipKey)}
@@ -145,6 +151,14 @@ func (s *settings) node(writer *judge.Writer) (*node.Node, error) {
 		}
 	}
 	return n, nil
+}
+
+// split names shards by their index. Some may not be there.
+func (s *settings) split([]lowkiq.Shard) (own []lowkiq.Shard) {
+	for _, i := range s.Split {
+		own = append(own, lowkiq.Shard{Queue: queueName, Index: i})
+	}
+	return own
 }
 
 func (s *settings) handler(log *slog.Logger) (lowkiq.Handler, error) {

@@ -383,7 +383,6 @@ local function take_urgent()
       unmark(id)
     end
   end
-  looked = #flown
   return #ids < few
 end
 
@@ -405,6 +404,7 @@ if id then
     if urging then note_departure(id) end
   end
 elseif not ends and not (urging and not take_urgent()) then
+  looked = #flown
   repeat
     local few = 0 -- popped already
     if not left_ids then

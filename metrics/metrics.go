@@ -60,6 +60,9 @@ func New(registry prometheus.Registerer) *Metrics {
 	return m
 }
 
+// NoRaft removes the metric of the leader, because the node is in no cluster.
+func (m *Metrics) NoRaft() { m.gauges[raftLeader].DeleteLabelValues() }
+
 // RecurringMissed counts ticks of recurring jobs that were left out or refused.
 func (m *Metrics) RecurringMissed(name string, n int64) {
 	m.counters[recurringMissed].WithLabelValues(name).Add(float64(n))

@@ -227,6 +227,7 @@ var (
 	})
 	raftLeader = declareMetric(TypeGauge, "lowkiq_raft_leader", "", Metric{
 		Help:  "1 if this node leads the cluster.",
+		More:  "A node in no cluster does not export it.",
 		Worry: "the sum is not 1",
 	})
 	recurringLate = declareMetric(TypeGauge, "lowkiq_recurring_late_seconds", "", Metric{

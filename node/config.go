@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -53,7 +54,7 @@ type Config struct {
 	AllowEviction bool
 
 	// Bind is the host:port of gossip (TCP and UDP). Raft listens one port above. If it is empty, the node
-	// takes no part in a cluster and works on every shard of its queues. A second such node stands by.
+	// takes no part in a cluster and works on every shard of its queues, unless it is static; see Of. A second such node stands by.
 	Bind string
 	// Advertise is the host where other nodes reach this node. Default: the host of Bind, or the first
 	// private address of the host if the node listens at all addresses.
@@ -65,6 +66,15 @@ type Config struct {
 	// GossipKeys encrypt the gossip (AES, 16, 24 or 32 bytes). The first key encrypts, and all keys decrypt.
 	// Required to gossip beyond loopback, unless Insecure.
 	GossipKeys [][]byte
+
+	// Of and Number make the node static. It owns the shards of its queues with an index that leaves the remainder Number when
+	// it is divided by Of, takes part in no cluster, and no other node takes its shards. Of nodes must have the Numbers 0 to
+	// Of-1. A shard in the share of two nodes has one owner, and a shard in no share has none.
+	Of, Number int
+	// Splitter makes the node static as well. It gets the shards of the node's queues, ordered by queue and index, and returns
+	// the shards that the node owns. It is called before the node takes a lease, and must depend on its argument alone. If it
+	// panics, Run returns an error.
+	Splitter func(shards []lowkiq.Shard) []lowkiq.Shard
 
 	// TLS secures Raft. Required to bind beyond loopback, unless Insecure.
 	TLS      TLS
@@ -214,7 +224,7 @@ func (cfg Config) Validate() error {
 	if !cfg.Insecure {
 		errs = append(errs, cfg.findExposures()...)
 	}
-	return errors.Join(append(errs, cfg.validateCluster()...)...)
+	return errors.Join(slices.Concat(errs, cfg.checkStatic(), cfg.validateCluster())...)
 }
 
 // validateCluster returns the faults of the fields for clusters.

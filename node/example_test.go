@@ -38,6 +38,29 @@ func Example() {
 	}
 }
 
+func split(shards []lowkiq.Shard) (own []lowkiq.Shard) {
+	for _, s := range shards {
+		if s.Queue == "mail" || s.Index >= 8 {
+			own = append(own, s)
+		}
+	}
+	return own
+}
+
+// A static node, which works on the shards that its program chooses.
+func Example_splitter() {
+	n, err := node.New(node.Config{Redis: "redis://127.0.0.1:6379/0", Splitter: split})
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := n.Handle(node.QueueConfig{Name: "orders"}, lowkiq.HandlerFunc(handle)); err != nil {
+		log.Fatal(err)
+	}
+	if err := n.Run(context.Background()); err != nil {
+		log.Fatal(err)
+	}
+}
+
 // A node of a cluster, with the API, the metrics and the dashboard. Without Pages it serves, and
 // the program links, no dashboard.
 func Example_dashboard() {

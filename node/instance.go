@@ -170,6 +170,7 @@ func (in *instance) leaseText() []byte {
 		Queues: in.ownership.countShards(), Draining: in.ownership.isLeaving(), TTL: n.cfg.TTL.Milliseconds(), Process: n.process,
 		Refused: in.ops.stuck.refusalTexts(), Unready: n.ready.unreadyReasons(), Features: queue.Features(),
 		Recurring: slices.Sorted(maps.Keys(n.cfg.Recurring)), Paused: in.pausedQueues(), Waits: in.waits.shownWaits(),
+		Static: n.cfg.static(),
 	}
 	if dropped, lately := logbuf.Dropped(n.cfg.Log); lately {
 		info.Unlogged = dropped
@@ -182,13 +183,19 @@ func (in *instance) leaseText() []byte {
 	return value
 }
 
-// run runs the instance until it must stop or the lease is lost. It returns an error if it could not take a lease.
+// run runs the instance until it must stop or the lease is lost. It returns an error if it could not take a lease, or if the
+// Splitter panics.
 func (in *instance) run() error {
 	n := in.node
 	defer in.cancelIO()
 	defer in.cancelWork(lowkiq.ErrShutdown)
 	in.start, _ = n.client.Time(in.stop) // zero if unknown
 	in.clock.setNow(in.start)
+	own, err := n.staticShards()
+	if err != nil {
+		return err
+	}
+	in.ownership.static = own
 	taken, err := in.takeLease()
 	if err != nil {
 		return err
@@ -282,7 +289,8 @@ func (in *instance) backgroundLoops() []func(context.Context) {
 		failed: func(err error) { in.ops.logWarning("publish timings", nil, err) },
 	}
 	scan := &orphanScan{
-		instance: in.name, cluster: in.ownership.cluster, queues: &n.queues, leases: n.leases, metrics: n.metrics, found: &n.orphans, warn: in.ops.logWarning,
+		instance: in.name, cluster: in.ownership.cluster, queues: &n.queues, leases: n.leases, metrics: n.metrics, found: &n.orphans,
+		static: in.ownership.static != nil, log: in.log, warn: in.ops.logWarning,
 	}
 	return []func(context.Context){
 		in.wakeups.followNews, in.wakeups.pollShards, minute.run, in.trimMorgues, in.watchHolds, in.sharePermits, in.tendGroups, in.watchWaits, in.watchEviction,

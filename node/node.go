@@ -96,6 +96,9 @@ func New(cfg Config) (*Node, error) {
 		},
 		stopped: make(chan struct{}), returned: make(chan struct{}), absent: claims.NewAbsentInstances(cfg.now),
 	}
+	if cfg.Bind == "" {
+		n.metrics.NoRaft()
+	}
 	n.ready = readiness{handled: n.queues.handled, ttl: cfg.TTL}
 	n.setName(cfg.Name)
 	n.naming = naming{index: client.Leases(), boot: n.boot, process: n.process, log: n.log}

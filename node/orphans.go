@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"log/slog"
 	"sync"
 
 	"github.com/lowkiq/lowkiq/internal/process/identity"
@@ -20,6 +21,8 @@ type orphanScan struct {
 	leases   *queue.Client
 	metrics  *metrics.Metrics
 	found    *orphans
+	static   bool
+	log      *slog.Logger
 	warn     func(op string, shard any, err error)
 }
 
@@ -47,7 +50,7 @@ func (o *orphanScan) scanConfig() claims.OrphanScan {
 		},
 		Found: func(name string, unowned []*queue.Shard, handled bool) {
 			o.metrics.SetUnowned(name, len(unowned), handled)
-			o.found.setShards(name, unowned)
+			o.logStatic(name, len(unowned), o.found.setShards(name, unowned))
 		},
 		Forget: func(name string) {
 			o.metrics.ForgetQueue(name)
@@ -57,6 +60,18 @@ func (o *orphanScan) scanConfig() claims.OrphanScan {
 			o.metrics.NoUnowned()
 			o.found.forgetAll()
 		},
+	}
+}
+
+// logStatic logs how many shards of a queue have no owner, if the number has changed and the node is static. In a cluster
+// the leader's plan mends that.
+func (o *orphanScan) logStatic(name string, unowned, before int) {
+	switch {
+	case !o.static || unowned == before:
+	case unowned > 0:
+		o.log.Warn("shards have no owner, and other static nodes do not take them", "queue", name, "shards", unowned)
+	default:
+		o.log.Info("all shards have an owner again", "queue", name)
 	}
 }
 
@@ -86,13 +101,16 @@ type orphans struct {
 	shards map[string][]*queue.Shard // by queue; guarded by mu
 }
 
-func (o *orphans) setShards(name string, shards []*queue.Shard) {
+// setShards replaces the shards of a queue, and returns their number before.
+func (o *orphans) setShards(name string, shards []*queue.Shard) (before int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.shards == nil {
 		o.shards = map[string][]*queue.Shard{}
 	}
+	before = len(o.shards[name])
 	o.shards[name] = shards
+	return before
 }
 
 func (o *orphans) forgetAll() {

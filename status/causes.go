@@ -15,6 +15,7 @@ type Instance struct {
 	Node, Name string
 	Unreadable bool // its lease cannot be read, so it may handle any queue
 	Draining   bool
+	Static     string                  // which shards a static node owns, such as "0 of 3"; "" for other nodes
 	Queues     map[string]int          // handled queues, with the number of owned shards
 	Unready    map[string]string       // queues with a handler that cannot work, with the reason
 	Waits      map[string][]queue.Wait // what the lanes of a queue wait for
@@ -235,10 +236,15 @@ func (f *QueueFacts) addUnowned(handlers []*Instance, add addCause) {
 			waiting += left
 		}
 	}
-	if shards > 0 {
-		add(CauseUnowned, "shards --queue "+f.Name, "%d of %d shards have no live owner, and %s %s in them until a node claims them",
-			shards, len(f.Shards), ids(waiting), verb(waiting, "waits", "wait"))
+	if shards == 0 {
+		return
 	}
+	static := sharesOf(handlers)
+	if static != "" {
+		static = "; " + takeNoOthers(static)
+	}
+	add(CauseUnowned, "shards --queue "+f.Name, "%d of %d shards have no live owner, and %s %s in them until a node claims them%s",
+		shards, len(f.Shards), ids(waiting), verb(waiting, "waits", "wait"), static)
 }
 
 // addWaits adds the causes that make lanes with a batch wait.

@@ -39,6 +39,8 @@ type Source interface {
 	Warnings() []string
 	// RedisRefuses returns why Redis refuses the node's lease, "" if it does not.
 	RedisRefuses() string
+	// Static says which shards a static node owns, "" for other nodes.
+	Static() string
 	// Here returns where the node's process has an id, if it is the instance owner. It ends the handler's call of the id
 	// unless cancel is nil. A node that drains answers, too, although it hears no questions of others any more.
 	Here(owner string, s lowkiq.Shard, id string, cancel *queue.Cancellation) (where queue.Whereabouts, ok bool)
@@ -71,10 +73,13 @@ func (x inspector) Status(ctx context.Context) (Status, error) {
 	if err != nil {
 		return known, fmt.Errorf("status: %w", err)
 	}
+	var live []identity.Lease
 	for i, other := range instances {
 		info, err := identity.ParseLease(other.Lease)
 		if err != nil {
 			info = identity.Lease{} // there is none, or it tells nothing
+		} else {
+			live = append(live, info)
 		}
 		node, server := nodeStatus(other, info, left[i]), info.RaftInfo.Server
 		if raft != nil && server != "" {
@@ -90,7 +95,7 @@ func (x inspector) Status(ctx context.Context) (Status, error) {
 	if err != nil {
 		return known, fmt.Errorf("status: %w", err)
 	}
-	known.Warnings = append(known.Warnings, recurring.UnknownQueues(x.Recurring(), entries)...)
+	known.Warnings = slices.Concat(known.Warnings, warnOfShares(live, entries), recurring.UnknownQueues(x.Recurring(), entries))
 	for name, entry := range entries {
 		if err := entry.Readable(name); err != nil {
 			damaged[name] = fmt.Errorf("%w; this node shows nothing of it", err)
@@ -146,6 +151,8 @@ func (x inspector) owners(ctx context.Context) (map[string]identity.Lease, Owner
 	return live, func(s lowkiq.Shard, holder string) (assigned string, state ShardState) {
 		if agreed != nil {
 			assigned = agreed.Owner(s)
+		} else {
+			assigned = staticOwner(s, live)
 		}
 		return assigned, shardState(s.Queue, holder, assigned, agreed != nil, live)
 	}, err
@@ -154,7 +161,7 @@ func (x inspector) owners(ctx context.Context) (map[string]identity.Lease, Owner
 // nodeStatus is what the lease of an instance says, with what is left of it.
 func nodeStatus(other lease.Instance, info identity.Lease, left time.Duration) Node {
 	s := Node{
-		Name: cmp.Or(info.Node, identity.NodeOf(other.Name)), Instance: other.Name, State: Live, HTTP: info.HTTP,
+		Name: cmp.Or(info.Node, identity.NodeOf(other.Name)), Instance: other.Name, State: Live, Static: info.Static.String(), HTTP: info.HTTP,
 	}
 	switch {
 	case other.Lease == nil:
@@ -195,7 +202,8 @@ func (x inspector) Handled(ctx context.Context) (Handled, error) {
 // handledBy is what the lease of an instance says of queues.
 func handledBy(name string, info identity.Lease) Instance {
 	return Instance{
-		Node: info.Node, Name: name, Draining: info.Draining, Queues: info.Queues, Unready: info.Unready, Waits: info.Waits, Refused: info.Refused,
+		Node: info.Node, Name: name, Draining: info.Draining, Static: info.Static.String(), Queues: info.Queues, Unready: info.Unready,
+		Waits: info.Waits, Refused: info.Refused,
 	}
 }
 
@@ -241,16 +249,33 @@ func shardStatus(s lowkiq.Shard, stats queue.Stats, owners Owners) Shard {
 	}
 }
 
-// shardState says how a shard is looked after. Without an assignment every live node
-// that handles the queue should own it.
+// staticOwner returns the live static node that has a shard by its number, "" if there is none. Of several nodes with the
+// same number it returns the first.
+func staticOwner(s lowkiq.Shard, live map[string]identity.Lease) string {
+	first := ""
+	for name, info := range live {
+		if info.Static.Includes(s.Index) && takes(info, s.Queue) && (first == "" || name < first) {
+			first = name
+		}
+	}
+	return live[first].Node
+}
+
+// takes reports whether a process handles a queue and takes shards.
+func takes(info identity.Lease, queueName string) bool {
+	_, handles := info.Queues[queueName]
+	return handles && !info.Draining
+}
+
+// shardState says how a shard is looked after. Without an assignment every live node that handles the queue should own it,
+// except static nodes without this shard.
 func shardState(queueName, owner, assigned string, agreed bool, live map[string]identity.Lease) ShardState {
 	holder, alive := live[owner]
 	taker := func(info identity.Lease) bool {
-		_, handles := info.Queues[queueName]
-		return handles && !info.Draining && (!agreed || info.Node == assigned)
+		return takes(info, queueName) && (info.Node == assigned || !agreed && info.Static == nil)
 	}
 	switch {
-	case alive && (holder.Draining || agreed && holder.Node != assigned):
+	case alive && (holder.Draining || agreed && holder.Static == nil && holder.Node != assigned):
 		return Leaving
 	case alive:
 		return Owned
@@ -260,10 +285,18 @@ func shardState(queueName, owner, assigned string, agreed bool, live map[string]
 	return Unowned
 }
 
+// noCluster returns the error of questions that only a node in a cluster can answer.
+func (x inspector) noCluster() error {
+	if share := x.Static(); share != "" {
+		return fmt.Errorf("%w: it is static, %s, so it has no gossip and follows no plan; lowkiq-node shards shows the owners", ErrNoCluster, share)
+	}
+	return fmt.Errorf("%w: it was started without a gossip address (node.bind)", ErrNoCluster)
+}
+
 // Members lists what gossip says of processes.
 func (x inspector) Members() ([]Member, error) {
 	if raft, _ := x.Raft(); raft == nil {
-		return nil, ErrNoCluster
+		return nil, x.noCluster()
 	}
 	var list []Member
 	for _, m := range x.Peers() {

@@ -30,7 +30,12 @@ func (x inspector) Why(ctx context.Context, q *queue.Queue, id string) (Why, err
 	}
 	f.Paused = entries[q.Name].Paused
 	f.Shard = shardStatus(q.Of(id).Shard, queue.Stats{Owner: f.Position.Owner}, owners)
-	f.Handled = shardState(q.Name, "", "", false, live) == Claiming
+	var handled Handled
+	for name, info := range live {
+		f.Handled = f.Handled || takes(info, q.Name)
+		handled = append(handled, handledBy(name, info))
+	}
+	f.Static = sharesOf(handled.of(q.Name))
 	f.Refused = live[f.Shard.Owner].RefusedFor(q.Of(id).Shard)
 	f.Unready = live[f.Shard.Owner].Unready[q.Name]
 	owner := QueueFacts{Name: q.Name, Handled: Handled{handledBy(f.Shard.Owner, live[f.Shard.Owner])}}

@@ -16,7 +16,7 @@ import (
 func (x inspector) Plan(ctx context.Context, add, remove []string) ([]Move, error) {
 	raft, assignment := x.Raft()
 	if raft == nil {
-		return nil, ErrNoCluster
+		return nil, x.noCluster()
 	}
 	if assignment == nil {
 		assignment = &plan.Assignment{}

@@ -44,8 +44,9 @@ type Node struct {
 	State    NodeState `json:"state"`
 	LeaseAge float64   `json:"lease_age_s"` // seconds since the lease was renewed
 	Voter    bool      `json:"voter"`
-	Shards   int       `json:"shards"` // shards it owns
-	HTTP     string    `json:"http"`   // address of its API
+	Shards   int       `json:"shards"`           // shards it owns
+	Static   string    `json:"static,omitempty"` // which shards a static node owns, such as "0 of 3"; "" for other nodes
+	HTTP     string    `json:"http"`             // address of its API
 }
 
 // Queue is a queue in figures.
@@ -133,7 +134,7 @@ const Absent = "absent"
 
 // What a node refuses when it is asked of its cluster.
 var (
-	ErrNoCluster   = errors.New("this node is not in a cluster: it was started without a gossip address (node.bind)")
+	ErrNoCluster   = errors.New("this node is not in a cluster")
 	ErrUnknownNode = errors.New("unknown node")
 	ErrNodeExists  = errors.New("there is such a node already")
 	ErrNotRunning  = errors.New("not running")

@@ -23,6 +23,7 @@ type Facts struct {
 	Shard      Shard
 	Where      queue.Whereabouts // of an id in flight, as its owner says
 	Handled    bool              // a live node that is not draining handles the queue
+	Static     string            // the static nodes that handle the queue, with their shares
 	Refused    string            // what Redis refuses the shard's owner, "" if nothing
 	Held       string            // who holds the id, until when and why; "" if nobody does any more
 	Permits    map[string]int    // by instance, of an id that waits for a permit
@@ -176,6 +177,9 @@ func (f *Facts) ownerless() string {
 
 // successor names who is to take the shard.
 func (f *Facts) successor() string {
+	if f.Shard.State == Unowned && f.Static != "" {
+		return "; " + takeNoOthers(f.Static)
+	}
 	if f.Shard.Assigned == "" || f.Shard.State != Claiming {
 		return ""
 	}

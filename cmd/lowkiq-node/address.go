@@ -30,9 +30,9 @@ type ports struct {
 	base int // the port that was chosen last
 }
 
-// fillAddresses chooses the addresses that cfg leaves open.
+// fillAddresses chooses the addresses that cfg leaves open. A static node has no gossip.
 func (p *ports) fillAddresses(cfg setup) setup {
-	gossip, http := cfg.node.Bind == "", cfg.web.Address == ""
+	gossip, http := cfg.node.Bind == "" && cfg.node.Of == 0, cfg.web.Address == ""
 	if !gossip && !http {
 		return cfg
 	}

@@ -62,6 +62,7 @@ func setupOf(cfg *config.Config, log *slog.Logger) (setup, error) {
 			AllowEviction: own.AllowEviction, RedisTLS: redisTLS, Insecure: own.Insecure,
 			TLS:  nodeTLS(own.TLS),
 			Bind: own.Bind, Advertise: own.Advertise, Join: own.Join, Weight: valueOrZero(own.Weight), GossipKeys: keys,
+			Of: valueOrZero(own.Of), Number: valueOrZero(own.Number),
 			Version: version.ReadBuild().Version, Log: log, Recurring: recurringOf(cfg),
 		},
 		web.Config{

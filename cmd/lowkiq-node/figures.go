@@ -23,23 +23,38 @@ type statusCommand struct {
 func (c *statusCommand) Run(with *session) error {
 	var status status.Status
 	return with.getAndPrint("/api/v1/status", &status, func() {
-		with.Printf("cluster %s, leader %s, generation %s.%d\n\n", status.Cluster, cmp.Or(status.Leader, "none"),
-			cmp.Or(status.Generation.Record, "0"), status.Generation.Index)
+		static := slices.ContainsFunc(status.Nodes, isStatic)
+		if static && status.Leader == "" {
+			with.Printf("cluster %s, static nodes\n\n", status.Cluster)
+		} else {
+			with.Printf("cluster %s, leader %s, generation %s.%d\n\n", status.Cluster, cmp.Or(status.Leader, "none"),
+				cmp.Or(status.Generation.Record, "0"), status.Generation.Index)
+		}
 		for _, warning := range status.Warnings {
 			with.Printf("warning: %s\n", warning)
 		}
 		if len(status.Warnings) > 0 {
 			with.Printf("\n")
 		}
-		with.PrintTable("NODE STATE SHARDS LEASE_AGE VOTER HTTP INSTANCE", func(row func(string, ...any)) {
+		columns, format := "NODE STATE SHARDS LEASE_AGE VOTER HTTP INSTANCE", "%s\t%s\t%d\t%s\t%t\t%s\t%s"
+		if static {
+			columns, format = columns+" STATIC", format+"\t%s"
+		}
+		with.PrintTable(columns, func(row func(string, ...any)) {
 			for _, n := range status.Nodes {
-				row("%s\t%s\t%d\t%s\t%t\t%s\t%s", n.Name, n.State, n.Shards, formatSeconds(n.LeaseAge), n.Voter, cmp.Or(n.HTTP, "-"), n.Instance)
+				cells := []any{n.Name, n.State, n.Shards, formatSeconds(n.LeaseAge), n.Voter, cmp.Or(n.HTTP, "-"), n.Instance}
+				if static {
+					cells = append(cells, cmp.Or(n.Static, "-"))
+				}
+				row(format, cells...)
 			}
 		})
 		with.Printf("\n")
 		queueTable(with, status.Queues)
 	})
 }
+
+func isStatic(n status.Node) bool { return n.Static != "" }
 
 // formatSeconds returns a number of seconds with only the digits that matter.
 func formatSeconds(s float64) string {

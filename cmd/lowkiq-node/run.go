@@ -34,6 +34,8 @@ type runCommand struct {
 	Bind          string     `key:"node.bind" placeholder:"HOST:PORT" help:"Address of the gossip; Raft listens one port above. Default: 127.0.0.1, the first free port of 7946, 7956, …"`
 	Join          []string   `key:"node.join" sep:"," placeholder:"HOST:PORT" help:"Gossip address of any node of the cluster; may be repeated. Default: peers are found through Redis."`
 	Advertise     string     `key:"node.advertise" placeholder:"HOST" help:"Host at which the other nodes reach this one. Default: the host of --bind."`
+	Of            *int       `key:"node.of" placeholder:"N" help:"Number of static nodes. A static node gossips with no other node, and owns the shards with an index that leaves the remainder --number when it is divided by N."`
+	Number        *int       `key:"node.number" placeholder:"N" help:"Number of this static node, from 0."`
 	Weight        *int       `key:"node.weight" placeholder:"N" help:"Share of shards relative to the other nodes. Default: 1."`
 	HTTP          string     `key:"node.http" name:"http" placeholder:"HOST:PORT" help:"Address of the API and the metrics. Default: 127.0.0.1, the first free port of 7948, 7958, …"`
 	Concurrency   *int       `key:"node.concurrency" placeholder:"N" help:"Maximum number of handler calls at once. Default: four per CPU."`
@@ -112,6 +114,9 @@ func startLine(nodeCfg node.Config, cfg *config.Config, n *node.Node) string {
 
 // joinLine says how to start the next node.
 func joinLine(file string, n *node.Node) string {
+	if share := n.Static(); share != "" {
+		return fmt.Sprintf("static node %s: no other node takes its shards, and it takes no others", share)
+	}
 	return fmt.Sprintf("next node: lowkiq-node run --config %s --join %s", file, n.Gossip())
 }
 
@@ -153,7 +158,7 @@ func announceStart(ctx context.Context, n *node.Node, started func(*node.Node)) 
 		defer close(done)
 		ticker := time.NewTicker(5 * time.Millisecond)
 		defer ticker.Stop()
-		for n.URL() == "" || n.Gossip() == "" {
+		for n.URL() == "" || n.Gossip() == "" && n.Static() == "" {
 			select {
 			case <-ctx.Done():
 				return

@@ -17,6 +17,7 @@ type nodesBody struct {
 	Status    status.Status
 	Voters    int
 	Nodes     []nodeRow
+	Static    bool // there is no leader, and a node is static
 	Gossip    bool // the answering node gossips
 	Now       time.Time
 	MayChange bool // the page offers to drain
@@ -48,6 +49,7 @@ func (d *Dashboard) nodesView(s *snapshot, v access) (view, error) {
 		if n.Voter {
 			b.Voters++
 		}
+		b.Static = b.Static || n.Static != "" && s.Status.Leader == ""
 	}
 	return view{Page: "nodes", Title: "Nodes", Nav: "/nodes", Live: liveURL(v.URL), Body: b}, nil
 }

@@ -42,6 +42,7 @@ func (cfg *Config) check() error {
 	for _, seed := range cfg.Node.Join {
 		add("node.join", checkSeed(seed))
 	}
+	cfg.checkStatic(add)
 	cfg.checkTLS(add)
 	for _, name := range slices.Sorted(maps.Keys(cfg.Queues)) {
 		key := "queues." + name
@@ -73,6 +74,27 @@ func (cfg *Config) checkRecurring(add func(key string, err error)) {
 			err = errors.New(strings.TrimPrefix(err.Error(), fmt.Sprintf("%v %q: ", recurring.ErrSpec, name)))
 		}
 		add(key, err)
+	}
+}
+
+// checkStatic refuses half a share of the shards, and keys of a cluster beside it.
+func (cfg *Config) checkStatic(add func(key string, err error)) {
+	of, number := cfg.Node.Of, cfg.Node.Number
+	switch {
+	case of == nil && number == nil:
+		return
+	case of == nil:
+		add("node.number", errors.New("node.of is missing, must be the number of static nodes"))
+		return
+	case number == nil:
+		add("node.of", fmt.Errorf("node.number is missing, must be 0 to %d and another on each node", *of-1))
+	case *number >= *of:
+		add("node.number", fmt.Errorf("%d is too large, must be 0 to %d because node.of is %d", *number, *of-1, *of))
+	}
+	for _, key := range []string{"node.bind", "node.join", "node.weight", "node.gossip_key_file", "node.tls.peer_name"} {
+		if _, set := cfg.origins[key]; set {
+			add(key, fmt.Errorf("a static node takes part in no cluster; this key or node.of must be left out (%s: node.of)", cfg.findOrigin("node.of").place()))
+		}
 	}
 }
 

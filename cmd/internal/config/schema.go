@@ -45,6 +45,8 @@ type Node struct {
 	Join          []string `yaml:"join"`
 	Weight        *int     `yaml:"weight" min:"1" max:"1000000"`
 	GossipKeyFile string   `yaml:"gossip_key_file"`
+	Of            *int     `yaml:"of" min:"1" max:"10000"` // number of static nodes
+	Number        *int     `yaml:"number" min:"0" max:"9999"`
 	TLS           TLS      `yaml:"tls"`
 }
 

@@ -56,6 +56,34 @@ type Lease struct {
 	Waits map[string][]queue.Wait `json:"waits,omitempty"`
 	// Recurring are the names of the recurring jobs in the process's file.
 	Recurring []string `json:"recurring,omitempty"`
+	// Static says which shards a static process owns. It is nil for other processes.
+	Static *Share `json:"static,omitempty"`
+}
+
+// Share says which shards a static process owns. They are the shards with an index that leaves the remainder Number when it is
+// divided by Of. If Of is 0, a function of the process's program chooses them.
+type Share struct {
+	Of     int `json:"of,omitempty"`
+	Number int `json:"number"`
+}
+
+// String returns the share for people, "" for nil.
+func (s *Share) String() string {
+	switch {
+	case s == nil:
+		return ""
+	case s.Of == 0:
+		return "by a splitter"
+	}
+	return fmt.Sprintf("%d of %d", s.Number, s.Of)
+}
+
+// Includes reports whether the share is known to include the shards with an index.
+func (s *Share) Includes(index int) bool { return s != nil && s.Of > 0 && index%s.Of == s.Number }
+
+// Select returns the included shards.
+func (s *Share) Select(shards []lowkiq.Shard) []lowkiq.Shard {
+	return slices.DeleteFunc(shards, func(shard lowkiq.Shard) bool { return !s.Includes(shard.Index) })
 }
 
 // RefusedFor returns the text about operations that Redis refuses on a shard, "" if there are none.

@@ -19,12 +19,13 @@ func (d *Desired) Includes(s lowkiq.Shard) bool { return d.All || d.Of[s] }
 
 // Situation has the facts that decide which shards are desired.
 type Situation struct {
-	Drained    bool             // an operator asked the node to give its shards away
-	Clustered  bool             // the node is in a cluster
-	Superseded bool             // a newer process has the node's name
-	Plan       *plan.Assignment // the cluster's last plan, nil if it has agreed on none yet
-	Alone      bool             // neither leases nor gossip show another process
-	MayStart   bool             // the lease holds, and the instance does not drain
+	Drained    bool                  // an operator asked the node to give its shards away
+	Static     map[lowkiq.Shard]bool // the shards of a static node, nil for other nodes
+	Clustered  bool                  // the node is in a cluster
+	Superseded bool                  // a newer process has the node's name
+	Plan       *plan.Assignment      // the cluster's last plan, nil if it has agreed on none yet
+	Alone      bool                  // neither leases nor gossip show another process
+	MayStart   bool                  // the lease holds, and the instance does not drain
 }
 
 // DesiredShards returns the shards that node should run. was is the answer before, and owned returns
@@ -32,6 +33,7 @@ type Situation struct {
 //
 //	situation                                   desired
 //	drained, or superseded                      none
+//	static                                      the shards that its configuration names
 //	in no cluster                               all
 //	there is a plan                             the node's shards of the plan
 //	no plan yet, alone                          all
@@ -44,6 +46,8 @@ func (s Situation) DesiredShards(node string, was *Desired, owned func() map[low
 	switch {
 	case s.Drained:
 		return &Desired{Known: true}
+	case s.Static != nil:
+		return &Desired{Of: s.Static, Known: true}
 	case !s.Clustered:
 		return &Desired{All: true, Known: true}
 	case s.Superseded:

@@ -134,11 +134,14 @@ func newestLeases(leases []identity.Lease) (kept []identity.Lease) {
 //
 // A lease says more than gossip, and a process with a lease is taken from there. Gossip adds two things. It may be faster to
 // say that a process drains. And it shows processes that live without a lease, which may vote in Raft but own no shards. If two
-// processes with leases have the same name, the older is superseded.
+// processes with leases have the same name, the older is superseded. Static processes are left out, because they follow no plan.
 func viewOf(leases []identity.Lease, members []membership.Member) rebalance.View {
 	peers := map[string]rebalance.Peer{}  // by boot
 	newest := map[string]identity.Lease{} // by name
 	for _, info := range leases {
+		if info.Static != nil {
+			continue
+		}
 		peers[info.Boot] = peerOf(info)
 		if best, ok := newest[info.Node]; !ok || info.Start.After(best.Start) {
 			newest[info.Node] = info

@@ -30,7 +30,9 @@ func TestViewOf(t *testing.T) {
 		return membership.Member{Instance: membership.Instance{Node: "g", Boot: boot, N: 1}, State: state, Address: "10.0.0.1:7946",
 			Meta: membership.Meta{Raft: 7947, Draining: draining, RaftInfo: "{}"}}
 	}
-	view := viewOf([]identity.Lease{lease("n1", "A", 0), lease("n1", "B", time.Second), lease("n2", "C", 0)},
+	static := lease("n1", "S", 2*time.Second) // it follows no plan, and supersedes nobody
+	static.Static = &identity.Share{Of: 3}
+	view := viewOf([]identity.Lease{lease("n1", "A", 0), lease("n1", "B", time.Second), lease("n2", "C", 0), static},
 		[]membership.Member{gossip("C", membership.Alive, true), gossip("D", membership.Alive, false), gossip("E", membership.Dead, false)})
 	want := []rebalance.Peer{
 		{Node: plan.Node{Name: "n1", Weight: 2, Queues: []string{"a", "b"}}, Boot: "A", Leased: true, Superseded: true},

@@ -1,4 +1,0 @@
-# frozen_string_literal: true
-
-require_relative 'client_test'
-require_relative 'handler_test'
