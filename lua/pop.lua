@@ -371,7 +371,7 @@ local function take_urgent()
   for i = 1, #ids do
     local id = ids[i]
     local record = redis.call('HGET', KEY.jobs, id)
-    if not record then
+    if not record or record == 'x' then -- damage, which a check reports
       redis.call('ZREM', KEY.urgent, id)
     else
       local form, n, weight = string.byte(record, 1), 1, #record
