@@ -43,7 +43,8 @@ local function place(id, was)
   if found then return found, true end
   found = redis.call('ZRANK', KEY.urgent, id)
   if found and found >= others then return suspects + found - others, true end
-  found = not is_left(id) and redis.call('LPOS', KEY.ready, id)
+  if is_left(id) then return nil, there end
+  found = redis.call('LPOS', KEY.ready, id)
   return found and before + found, found or there
 end
 
