@@ -25,12 +25,12 @@ check: lint-format ## check an edit: gofmt, go vet, and the tests that need no c
 	@$(GO) test -vet=off -short ./...
 
 # Clusters with leases of seconds are tested after the other packages, because they keep two cores busy. The two packages
-# that mostly wait run in parallel. ./queue comes first because it takes longest. The timeout is per package.
+# that mostly wait run in parallel. ./queue/protocol comes first because it takes longest. The timeout is per package.
 TEST     := $(GO) test -vet=off -timeout 20m
 WAITING  := ./node ./lab/cmd/lowkiq-demo
 BUSY     := ./cmd/lowkiq-node ./cmd/lowkiq-migrate ./e2e
 CLUSTERS := $(WAITING) $(BUSY)
-OTHERS   := ./queue $$($(GO) list ./... | grep -v -e '/queue$$' -e '/node$$' -e '/cmd/lowkiq-node$$' -e '/cmd/lowkiq-migrate$$' -e '/cmd/lowkiq-demo$$' -e '/e2e$$' -e '/e2e/compose$$')
+OTHERS   := ./queue/protocol $$($(GO) list ./... | grep -v -e '/queue/protocol$$' -e '/node$$' -e '/cmd/lowkiq-node$$' -e '/cmd/lowkiq-migrate$$' -e '/cmd/lowkiq-demo$$' -e '/e2e$$' -e '/e2e/compose$$')
 test: redis ## run the tests of the product on one real Redis; needs redis-server >= 6.2, installs it as root with apt-get
 	@$(TEST) $(OTHERS)
 	@$(TEST) -p 2 -parallel 6 $(WAITING)
@@ -106,7 +106,7 @@ WORST ?= 60s
 bench: redis ## measure speed on a private redis-server, and look for the most expensive script
 	@$(BUILD) ./lab/cmd/lowkiq-bench
 	@bin/lowkiq-bench
-	LOWKIQ_WORST=$(WORST) $(GO) test ./queue ./node ./migrate/rubyqueue -run 'TestWorst|TestCrowdsDrain' -v -count=1 -timeout 30m
+	LOWKIQ_WORST=$(WORST) $(GO) test ./queue/protocol ./node ./migrate/rubyqueue -run 'TestWorst|TestCrowdsDrain' -v -count=1 -timeout 30m
 
 bench-cluster: redis ## measure how fast a cluster follows kills, drains, joins and restarts
 	$(GO) test ./e2e -run '^$$' -bench Cluster -benchtime 1x -timeout 20m

@@ -53,8 +53,10 @@ var never = map[string][]string{
 	"lowkiq/rebalance/...":      {"lowkiq/queue/...", "lowkiq/node/...", "lowkiq/web/...", "net/http/...", goRedis, "lowkiq/internal/store/redisdb"},
 	"lowkiq/queue/...":          {raft, gossip, "lowkiq/rebalance/...", "lowkiq/membership/...", "lowkiq/node/..."},
 	"lowkiq/queue":              {"lowkiq/queue/browse", "lowkiq/queue/audit", "lowkiq/queue/recurring", "lowkiq/queue/remove", "lowkiq/queue/transfer"}, // producers link none of them
-	"lowkiq/queue/lease":        {"lowkiq/queue"},
-	"lowkiq/queue/browse":       {"lowkiq/queue/audit"},
+	"lowkiq/queue/protocol":     {"lowkiq/queue", "lowkiq/queue/browse", "lowkiq/queue/audit", "lowkiq/queue/recurring", "lowkiq/queue/remove", "lowkiq/queue/transfer"},
+	"lowkiq/queue/lease":        {"lowkiq/queue", "lowkiq/queue/protocol"},
+	"lowkiq/queue/browse":       {"lowkiq/queue", "lowkiq/queue/audit"}, // what looks into shards needs no producer
+	"lowkiq/queue/audit":        {"lowkiq/queue"},
 	"lowkiq/membership/...":     {raft, goRedis, "lowkiq/internal/store/redisdb", "lowkiq/rebalance/...", "lowkiq/queue/..."},
 	"lowkiq/metrics/...":        {"lowkiq/node/..."},
 	"lowkiq/node/...":           {"lowkiq/web/...", "lowkiq/status", "lowkiq/queue/browse", "lowkiq/queue/audit", "lowkiq/queue/days", "lowkiq/queue/remove", "lowkiq/queue/transfer"}, // they inspect
@@ -309,6 +311,8 @@ func TestObjections(t *testing.T) {
 		{"lowkiq/queue", "lowkiq/rebalance", true},
 		{"lowkiq/queue", "lowkiq/membership", true},
 		{"lowkiq/queue", "lowkiq/node/handler", true},
+		{"lowkiq/queue", "lowkiq/queue/protocol", false},
+		{"lowkiq/queue/protocol", "lowkiq/queue", true},
 		{"lowkiq/membership", "github.com/hashicorp/memberlist", false},
 		{"lowkiq/membership", "github.com/hashicorp/raft", true},
 		{"lowkiq/membership", "lowkiq/queue", true},

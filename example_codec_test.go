@@ -94,7 +94,7 @@ func Example_encrypted() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	job, _, err := browse.Of(queueOfCards).Job(ctx, "ann")
+	job, _, err := browse.Of(queueOfCards.Protocol()).Job(ctx, "ann")
 	if err != nil {
 		log.Fatal(err)
 	}

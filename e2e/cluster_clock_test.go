@@ -9,7 +9,7 @@ import (
 	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 	"github.com/lowkiq/lowkiq/internal/testing/tier"
 	"github.com/lowkiq/lowkiq/lab/judge"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // TestClusterClockJumps: the wall clock of Redis's host is set an hour on, so that every lease
@@ -65,5 +65,5 @@ func (f *fleet) goesOn() {
 // onlyScheduled ends the flow and waits until no job is left but those that are not due.
 func (f *fleet) onlyScheduled() {
 	f.t.Helper()
-	f.leftIs("all jobs but the scheduled ones are done", func(c queue.Counts) int { return c.Total() - c.Scheduled })
+	f.leftIs("all jobs but the scheduled ones are done", func(c protocol.Counts) int { return c.Total() - c.Scheduled })
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/process/identity"
 	"github.com/lowkiq/lowkiq/lab/judge"
-	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/audit"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/status"
 )
 
@@ -34,7 +34,7 @@ type fleet struct {
 
 	*rig
 	settings settings // of every node, but for what is the node's own
-	queues   []*queue.Queue
+	queues   []*protocol.Queue
 	nodes    map[string]*process // by name; the last started
 	watch    *watch
 	flow     *flow
@@ -268,7 +268,7 @@ func even(counts map[string]int, owners map[string]bool, shards int) bool {
 }
 
 // tryPushTo pushes to a queue and keeps the books.
-func (f *fleet) tryPushTo(q *queue.Queue, jobs ...lowkiq.Push) error {
+func (f *fleet) tryPushTo(q *protocol.Queue, jobs ...lowkiq.Push) error {
 	f.booking.RLock() // a push and its entry are one: nothing is forgotten in between
 	defer f.booking.RUnlock()
 	return f.pushTo(q, jobs...)
@@ -277,11 +277,11 @@ func (f *fleet) tryPushTo(q *queue.Queue, jobs ...lowkiq.Push) error {
 // done ends the flow and waits until no job is left.
 func (f *fleet) done() {
 	f.t.Helper()
-	f.leftIs("all jobs are done", queue.Counts.Total)
+	f.leftIs("all jobs are done", protocol.Counts.Total)
 }
 
 // leftIs ends the flow and waits until nothing of a kind is left in any queue.
-func (f *fleet) leftIs(what string, kind func(queue.Counts) int) {
+func (f *fleet) leftIs(what string, kind func(protocol.Counts) int) {
 	f.t.Helper()
 	f.flow.stop()
 	f.await(what, patience, func() bool {

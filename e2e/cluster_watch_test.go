@@ -12,13 +12,13 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/lab/judge"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // watch follows the claims of a fleet.
 type watch struct {
 	f      *fleet
-	shards []*queue.Shard
+	shards []*protocol.Shard
 	end    func()
 
 	mu    sync.Mutex
@@ -28,7 +28,7 @@ type watch struct {
 
 // holding is who claims a shard, and when it was seen last.
 type holding struct {
-	owner queue.Owner
+	owner protocol.Owner
 	node  string // the last owner's
 	since time.Duration
 	seen  time.Duration // the last look at which it was claimed
@@ -73,7 +73,7 @@ func (w *watch) run(ctx context.Context) {
 }
 
 // look takes in the claims as they were at some moment between two.
-func (w *watch) look(from, to time.Duration, owners []queue.Owner) {
+func (w *watch) look(from, to time.Duration, owners []protocol.Owner) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for i, owner := range owners {
@@ -150,11 +150,11 @@ func pauses(moves []move) string {
 // TestWatchSeesMoves: the scenarios trust the watch, so it must see what happens.
 func TestWatchSeesMoves(t *testing.T) {
 	t.Parallel()
-	w := &watch{shards: []*queue.Shard{{Shard: lowkiq.Shard{Queue: "q"}}}, now: make([]holding, 1)}
+	w := &watch{shards: []*protocol.Shard{{Shard: lowkiq.Shard{Queue: "q"}}}, now: make([]holding, 1)}
 	ms := time.Millisecond
 	for i, instance := range []string{"", "a/1.1", "", "b/1.1", "b/1.2", "a/2.1"} {
 		at := time.Duration(i) * 10 * ms
-		w.look(at, at+ms, []queue.Owner{{Instance: instance, Fence: int64(i)}})
+		w.look(at, at+ms, []protocol.Owner{{Instance: instance, Fence: int64(i)}})
 	}
 	moves := w.since(0)
 	if len(moves) != 2 || most(moves) != 2 {

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/lowkiq/lowkiq/lab/judge"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // TestJudgeSeesAnOverlap is a negative test of the judge, with real processes and a real Redis:
@@ -26,7 +26,7 @@ func TestJudgeSeesAnOverlap(t *testing.T) {
 	if err != nil || owner.Instance == "" {
 		t.Fatalf("got owner %v, %v, want one to steal from", owner, err)
 	}
-	claim, err := shard.Claim(t.Context(), "thief/0.1", queue.Seize, owner)
+	claim, err := shard.Claim(t.Context(), "thief/0.1", protocol.Seize, owner)
 	if err != nil {
 		t.Fatal(err)
 	}

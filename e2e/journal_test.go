@@ -21,8 +21,8 @@ import (
 	"github.com/lowkiq/lowkiq/internal/store/journal"
 	"github.com/lowkiq/lowkiq/internal/testing/tier"
 	"github.com/lowkiq/lowkiq/lab/judge"
-	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // TestJournalAgrees: nodes of a cluster are killed, and Redis is killed and started again with its file, while handlers,
@@ -212,7 +212,7 @@ func (c *caller) ask() {
 	switch {
 	case first.maybe && errors.Is(err, lowkiq.ErrNoReply): // it was not stored
 		c.open = c.open[1:]
-	case err != nil && (queue.Transient(err) || c.r.t.Context().Err() != nil):
+	case err != nil && (protocol.Transient(err) || c.r.t.Context().Err() != nil):
 	case err != nil:
 		c.r.t.Errorf("reply to a call for %s: %v", c.id, err)
 		c.open = c.open[1:]

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // TestDrainsAFullRedis: jobs are pushed until Redis has no more memory. They are handled all the same, each once; the
@@ -23,7 +23,7 @@ func TestDrainsAFullRedis(t *testing.T) {
 			jobs[i] = lowkiq.Push{ID: fmt.Sprintf("id%d", stored+i), Payload: []byte(data), Score: &score}
 		}
 		results, err := r.queue.Push(t.Context(), jobs...)
-		if err != nil && !queue.Transient(err) {
+		if err != nil && !protocol.Transient(err) {
 			t.Fatal(err)
 		}
 		for _, one := range results {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/lab/judge"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 const outage = 2 * ttl // longer than a lease lives
@@ -47,7 +47,7 @@ func TestRedisFrozen(t *testing.T) {
 
 // pushesFail pushes for as long as an outage is to last. Each push must fail in time
 // and say where Redis should have been.
-func (r *rig) pushesFail(q *queue.Queue, outage time.Duration) {
+func (r *rig) pushesFail(q *protocol.Queue, outage time.Duration) {
 	r.t.Helper()
 	tries := 0
 	for began := time.Now(); time.Since(began) < outage; tries++ {
@@ -56,7 +56,7 @@ func (r *rig) pushesFail(q *queue.Queue, outage time.Duration) {
 		switch {
 		case err == nil:
 			r.t.Fatal("got a successful push, want an error while redis is away")
-		case !queue.Unreachable(err) || !strings.Contains(err.Error(), r.redis.Addr()):
+		case !protocol.Unreachable(err) || !strings.Contains(err.Error(), r.redis.Addr()):
 			r.t.Fatalf("got %q, want an error that says that redis %s is unreachable", err, r.redis.Addr())
 		case time.Since(sent) > time.Second+slack:
 			r.t.Fatalf("got an error after %s, want it within %s at a timeout of 1 s", time.Since(sent), time.Second+slack)
@@ -67,9 +67,9 @@ func (r *rig) pushesFail(q *queue.Queue, outage time.Duration) {
 }
 
 // impatient is the queue of a pusher that waits for Redis for a second.
-func (r *rig) impatient() *queue.Queue {
+func (r *rig) impatient() *protocol.Queue {
 	r.t.Helper()
-	client, err := queue.Open(queue.Config{Redis: r.url, Cluster: r.cluster, Timeout: time.Second})
+	client, err := protocol.Open(protocol.Config{Redis: r.url, Cluster: r.cluster, Timeout: time.Second})
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -131,7 +131,7 @@ func (r *rig) hold(shard int) (release func()) {
 	if _, err := r.client.Leases().Take(r.t.Context(), instance, nil, []byte("{}"), time.Hour); err != nil {
 		r.t.Fatal(err)
 	}
-	claim, err := r.queue.Shard(shard).Claim(r.t.Context(), instance, queue.Fresh, queue.Owner{})
+	claim, err := r.queue.Shard(shard).Claim(r.t.Context(), instance, protocol.Fresh, protocol.Owner{})
 	if err != nil {
 		r.t.Fatal(err)
 	}

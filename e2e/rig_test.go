@@ -23,8 +23,8 @@ import (
 	"github.com/lowkiq/lowkiq/internal/testing/tier"
 	"github.com/lowkiq/lowkiq/lab/judge"
 	"github.com/lowkiq/lowkiq/membership"
-	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/lease"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 const (
@@ -42,8 +42,8 @@ type rig struct {
 	cluster string            // its own: an address that is used again leads to no other test's nodes
 	redis   *redistest.Server // nil at a Redis of the test's own
 	url     string            // of Redis
-	client  *queue.Client
-	queue   *queue.Queue
+	client  *protocol.Client
+	queue   *protocol.Queue
 	shards  int
 	history string        // file
 	notes   *judge.Writer // the test's own, for deaths
@@ -78,7 +78,7 @@ func rigAt(t *testing.T, shards int, url string) *rig {
 func (r *rig) open(url string) {
 	r.t.Helper()
 	var err error
-	if r.client, err = queue.Open(queue.Config{Redis: url, Cluster: r.cluster, Timeout: patience / 2}); err != nil {
+	if r.client, err = protocol.Open(protocol.Config{Redis: url, Cluster: r.cluster, Timeout: patience / 2}); err != nil {
 		r.t.Fatal(err)
 	}
 	r.t.Cleanup(func() { r.client.Close() })
@@ -211,7 +211,7 @@ func (r *rig) push(jobs ...lowkiq.Push) {
 
 func (r *rig) tryPush(jobs ...lowkiq.Push) error { return r.pushTo(r.queue, jobs...) }
 
-func (r *rig) pushTo(q *queue.Queue, jobs ...lowkiq.Push) error {
+func (r *rig) pushTo(q *protocol.Queue, jobs ...lowkiq.Push) error {
 	at := judge.Now()
 	_, err := q.Push(r.t.Context(), jobs...)
 	r.mu.Lock()
@@ -233,7 +233,7 @@ func (r *rig) excuse(which func(judge.Pushed) bool) {
 	}
 }
 
-func (r *rig) stats() queue.Stats {
+func (r *rig) stats() protocol.Stats {
 	r.t.Helper()
 	stats, err := r.queue.Stats(r.t.Context())
 	if err != nil {

@@ -185,7 +185,7 @@ func (s *soak) watches() string {
 	heard := 0
 	ctx, stop := context.WithTimeout(s.f.t.Context(), s.between(0, 2*s.ttl))
 	defer stop()
-	for range s.f.client.Events(ctx, events.Filter{}) {
+	for range events.Listen(ctx, s.f.client.DB(), events.Filter{}) {
 		heard++
 	}
 	return fmt.Sprintf("%d events heard", heard)

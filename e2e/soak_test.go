@@ -20,7 +20,7 @@ import (
 
 	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 	"github.com/lowkiq/lowkiq/lab/judge"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 const (
@@ -106,7 +106,7 @@ func newSoak(t *testing.T, number int, lease time.Duration, seed uint64) *soak {
 	}
 	s.redis = startSoakRedis(t, s.hosts)
 	r := rigAt(t, soakShards, s.redis.url("127.0.0.1"))
-	if err := r.client.SetRules(latestQueue, queue.PushRules{Push: latestRules}); err != nil {
+	if err := r.client.SetRules(latestQueue, protocol.PushRules{Push: latestRules}); err != nil {
 		t.Fatal(err)
 	}
 	if s.hosts != nil {

@@ -15,7 +15,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/testing/leaktest"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
@@ -237,11 +237,11 @@ func TestPushedCountsWhatIsStored(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()
 	refused := errors.New("refused")
-	push := Pushed(registry)("orders", func(_ context.Context, jobs []lowkiq.Push) ([]queue.Result, error) {
+	push := Pushed(registry)("orders", func(_ context.Context, jobs []lowkiq.Push) ([]protocol.Result, error) {
 		if len(jobs) == 1 {
 			return nil, refused
 		}
-		return []queue.Result{{}, {Merged: true}, {Err: refused}}, refused
+		return []protocol.Result{{}, {Merged: true}, {Err: refused}}, refused
 	})
 	for _, n := range []int{3, 1, 3} {
 		if _, err := push(t.Context(), make([]lowkiq.Push, n)); !errors.Is(err, refused) {

@@ -15,6 +15,7 @@ import (
 	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
@@ -24,7 +25,7 @@ func TestCall(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	failed := map[string]bool{} // one shard: one lane
-	rules := QueueConfig{Name: "quotes", Shards: 1, RetryFunc: func(int) time.Duration { return time.Millisecond }, Rules: rules.Rules{Exhausted: queue.Bury, MaxRetryCount: 2}}
+	rules := QueueConfig{Name: "quotes", Shards: 1, RetryFunc: func(int) time.Duration { return time.Millisecond }, Rules: rules.Rules{Exhausted: protocol.Bury, MaxRetryCount: 2}}
 	n := start(t, Config{Redis: server.URL()}, rules, func(_ context.Context, b *lowkiq.Batch) error {
 		job := b.Jobs[0]
 		switch {
@@ -162,7 +163,7 @@ func TestState(t *testing.T) {
 func TestAnswersThatAreRefused(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	rules := QueueConfig{Name: "quotes", Shards: 1, Rules: rules.Rules{MaxRetryCount: -1, Exhausted: queue.Bury}}
+	rules := QueueConfig{Name: "quotes", Shards: 1, Rules: rules.Rules{MaxRetryCount: -1, Exhausted: protocol.Bury}}
 	n := start(t, Config{Redis: server.URL()}, rules, func(_ context.Context, b *lowkiq.Batch) error {
 		switch id := b.Jobs[0].ID; id {
 		case "state":
@@ -212,7 +213,7 @@ func TestAnswersAreEncoded(t *testing.T) {
 			t.Errorf("got %+v, %v, want %q", got, err, want)
 		}
 	}
-	db := n.Client().DB()
+	db := n.Client().Protocol().DB()
 	keys := db.Keys.Shard("quotes", 1, 0)
 	state, err1 := db.Do(ctx, "read", "HGET", keys.States, "acme")
 	reply, err2 := db.Do(ctx, "read", "GET", keys.ReplyTo(token))
@@ -255,26 +256,26 @@ func TestNote(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	job, _, err := browse.Of(q).Job(ctx, "a")
+	job, _, err := browse.Of(q.Protocol()).Job(ctx, "a")
 	if err != nil || job.Progress == nil || job.Progress.Share != .5 || job.Progress.Log != "page 12" || job.Progress.At.IsZero() {
 		t.Errorf("got %+v, %v, want it half done, on page 12", job.Progress, err)
 	}
 	seen <- struct{}{}
 	b := receive(t, "the second attempt, with the state", late)
 	await(t, "its end", func() bool {
-		_, ok, err := browse.Of(q).Job(ctx, "a")
+		_, ok, err := browse.Of(q.Protocol()).Job(ctx, "a")
 		return err == nil && !ok
 	})
 	if err := b.Note(ctx, "a", lowkiq.Note{Progress: 1}); !errors.Is(err, lowkiq.ErrEnded) {
 		t.Errorf("a note after the call: got %v, want ErrEnded", err)
 	}
 	for _, fence := range []int64{b.Fence, b.Fence - 1} {
-		err := q.Of("a").Note(ctx, fence, queue.Note{Flight: b.Flight, ID: "a", Note: lowkiq.Note{Progress: 1}})
+		err := q.Protocol().Of("a").Note(ctx, fence, protocol.Note{Flight: b.Flight, ID: "a", Note: lowkiq.Note{Progress: 1}})
 		if !errors.Is(err, lowkiq.ErrEnded) {
 			t.Errorf("a note with the fence: got %v, want ErrEnded", err)
 		}
 	}
-	db := n.Client().DB()
+	db := n.Client().Protocol().DB()
 	if left, err := db.Do(ctx, "look", "EXISTS", db.Keys.Shard("files", 1, 0).Progress); err != nil || left != int64(0) {
 		t.Errorf("got %v, %v of progress left, want none", left, err)
 	}

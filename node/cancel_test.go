@@ -8,8 +8,8 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/testing/redistest"
-	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/rules"
 	"github.com/lowkiq/lowkiq/status"
 )
@@ -25,23 +25,23 @@ func TestCancel(t *testing.T) {
 		<-ctx.Done()
 		return context.Cause(ctx)
 	}).serving()
-	cancel := func(id string, then queue.Then) error {
-		return run.Cluster().Cancel(t.Context(), p.Queue, id, queue.Cancellation{Then: then, By: "ann"})
+	cancel := func(id string, then protocol.Then) error {
+		return run.Cluster().Cancel(t.Context(), p.Queue, id, protocol.Cancellation{Then: then, By: "ann"})
 	}
 	const bytes = "a\xff\x00" // an id need not be UTF-8
 	p.push(lowkiq.Push{ID: bytes, Payload: []byte("1")})
 	<-began
 	p.hold(rules.Hold{Prefix: "a"}, false) // who asks for that holds it before
 	// By a message, as from another node.
-	where, err := p.client.Cancel(t.Context(), run.instance().name, p.Shard(0), bytes, queue.Cancellation{Then: queue.ThenHold, By: "ann"}, patience)
-	if err != nil || !where.Cancelled || where.Stage != queue.Handled {
+	where, err := p.client.Cancel(t.Context(), run.instance().name, p.Shard(0), bytes, protocol.Cancellation{Then: protocol.ThenHold, By: "ann"}, patience)
+	if err != nil || !where.Cancelled || where.Stage != protocol.Handled {
 		t.Fatalf("got %+v, %v, want that it was cancelled", where, err)
 	}
-	await(t, "it is held", func() bool { return p.counts() == queue.Counts{Held: 1} })
-	if err := cancel(bytes, queue.ThenRetry); !errors.Is(err, status.ErrNotRunning) {
+	await(t, "it is held", func() bool { return p.counts() == protocol.Counts{Held: 1} })
+	if err := cancel(bytes, protocol.ThenRetry); !errors.Is(err, status.ErrNotRunning) {
 		t.Errorf("of a held id: got %v, want ErrNotRunning", err)
 	}
-	if err := cancel("nobody", queue.ThenRetry); !errors.Is(err, status.ErrNotRunning) {
+	if err := cancel("nobody", protocol.ThenRetry); !errors.Is(err, status.ErrNotRunning) {
 		t.Errorf("of no id: got %v, want ErrNotRunning", err)
 	}
 	// By the node itself.
@@ -56,22 +56,22 @@ func TestCancel(t *testing.T) {
 		ended <- reply
 	}()
 	<-began
-	if err := cancel("b", queue.ThenRetry); err != nil {
+	if err := cancel("b", protocol.ThenRetry); err != nil {
 		t.Fatal(err)
 	}
 	<-began // it is due at once
-	await(t, "it is deleted", func() bool { return cancel("b", queue.ThenDelete) == nil })
+	await(t, "it is deleted", func() bool { return cancel("b", protocol.ThenDelete) == nil })
 	if reply := <-ended; reply.State != lowkiq.ReplyDeleted {
 		t.Errorf("its caller has got %+v, want that it is deleted", reply)
 	}
-	await(t, "nothing of it is left", func() bool { return p.counts() == queue.Counts{Held: 1} })
+	await(t, "nothing of it is left", func() bool { return p.counts() == protocol.Counts{Held: 1} })
 	runs, err := browse.Of(p.Queue).Runs(t.Context(), browse.RunQuery{ID: "b"})
 	if err != nil || len(runs.List) != 2 || runs.List[0].Verdict != browse.RunCancelled || runs.List[0].Error != "cancelled by ann" || runs.List[1].RetryCount != -1 {
 		t.Errorf("got runs %+v, %v, want two that were cancelled", runs.List, err)
 	}
 	p.push(lowkiq.Push{ID: "c", Payload: []byte("1")})
 	<-began
-	await(t, "it is buried", func() bool { return cancel("c", queue.ThenBury) == nil })
+	await(t, "it is buried", func() bool { return cancel("c", protocol.ThenBury) == nil })
 	for {
 		got, err := p.Queue.Stats(t.Context())
 		if err != nil || got.Failed != 0 {

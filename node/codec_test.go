@@ -16,6 +16,7 @@ import (
 	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/rules"
 	"github.com/lowkiq/lowkiq/web"
 )
@@ -42,7 +43,7 @@ func TestPushThroughNodeObeysRules(t *testing.T) {
 		return errors.Join(n.Handle(QueueConfig{Name: "orders", Shards: 1, Codec: pushed.Codec, Rules: rules.Rules{Push: pushed.Push}}, lowkiq.HandlerFunc(handle)), web.Serve(n, web.Config{}))
 	}).serving()
 	const secret = `"4711"`
-	if err := n.Client().Registry().Pause(t.Context(), "orders"); err != nil {
+	if err := n.Client().Protocol().Registry().Pause(t.Context(), "orders"); err != nil {
 		t.Fatal(err)
 	}
 	n.renew()
@@ -59,7 +60,7 @@ func TestPushThroughNodeObeysRules(t *testing.T) {
 	if _, err := n.Client().Push(t.Context(), "orders", lowkiq.Push{ID: "go", Payload: []byte(secret)}); err != nil {
 		t.Fatal(err)
 	}
-	other, err := queue.Open(queue.Config{Redis: server.URL()})
+	other, err := protocol.Open(protocol.Config{Redis: server.URL()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,8 +69,8 @@ func TestPushThroughNodeObeysRules(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := orders.Push(t.Context(), lowkiq.Push{ID: "plain"}); !errors.Is(err, queue.ErrCodec) {
-		t.Errorf("push without the codec: got %v, want %v", err, queue.ErrCodec)
+	if _, err := orders.Push(t.Context(), lowkiq.Push{ID: "plain"}); !errors.Is(err, protocol.ErrCodec) {
+		t.Errorf("push without the codec: got %v, want %v", err, protocol.ErrCodec)
 	}
 	for _, id := range []string{"http", "go"} {
 		job, ok, err := browse.Of(orders).Job(t.Context(), id)
@@ -77,7 +78,7 @@ func TestPushThroughNodeObeysRules(t *testing.T) {
 			t.Errorf("%s: got %v, %v, %v, want it stored encoded", id, job.Payloads, ok, err)
 		}
 	}
-	if err := n.Client().Registry().Resume(t.Context(), "orders"); err != nil {
+	if err := n.Client().Protocol().Registry().Resume(t.Context(), "orders"); err != nil {
 		t.Fatal(err)
 	}
 	n.renew()
@@ -94,7 +95,7 @@ func TestShardsAsRegistered(t *testing.T) {
 	for registered, want := range map[int]int{0: 16, 32: 32} {
 		server := redistest.Start(t)
 		if registered > 0 {
-			client, err := queue.Open(queue.Config{Redis: server.URL()})
+			client, err := protocol.Open(protocol.Config{Redis: server.URL()})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -24,6 +24,7 @@ import (
 	"github.com/lowkiq/lowkiq/node/internal/lease"
 	"github.com/lowkiq/lowkiq/node/internal/runner"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/recurring"
 	"github.com/lowkiq/lowkiq/queue/rules"
 	"github.com/lowkiq/lowkiq/rebalance/plan"
@@ -211,7 +212,7 @@ func (cfg Config) Validate() error {
 		}
 	}
 	if cfg.Name != "" {
-		errs = append(errs, queue.CheckName("node", cfg.Name))
+		errs = append(errs, protocol.CheckName("node", cfg.Name))
 	}
 	check(cfg.Concurrency < 0, "concurrency is %d, must be at least 1", cfg.Concurrency)
 	check(cfg.TTL != 0 && (cfg.TTL < 3*time.Second || cfg.TTL > 2*time.Minute), "ttl is %s, must be 3s to 2m", cfg.TTL)
@@ -280,7 +281,7 @@ func (cfg QueueConfig) WithDefaults() QueueConfig {
 
 // Validate returns all faults of the rules of a queue, joined, or nil.
 func (cfg QueueConfig) Validate() error {
-	err := queue.CheckQueue(lowkiq.Queue{Name: cfg.Name, Shards: cmp.Or(cfg.Shards, 16)})
+	err := protocol.CheckQueue(lowkiq.Queue{Name: cfg.Name, Shards: cmp.Or(cfg.Shards, 16)})
 	if wrong := cfg.Rules.Check(); wrong != nil {
 		err = errors.Join(err, fmt.Errorf("queue %q: %w", cfg.Name, wrong))
 	}
@@ -291,6 +292,6 @@ func (cfg QueueConfig) Validate() error {
 }
 
 // pushRules returns the rules for pushes to the queue.
-func (cfg *QueueConfig) pushRules() queue.PushRules {
-	return queue.PushRules{Codec: cfg.Codec, Middlewares: cfg.PushMiddlewares, Push: cfg.Rules.Push}
+func (cfg *QueueConfig) pushRules() protocol.PushRules {
+	return protocol.PushRules{Codec: protocol.Codec(cfg.Codec), Middlewares: cfg.PushMiddlewares, Push: cfg.Rules.Push}
 }

@@ -10,7 +10,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/testing/redistest"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // TestCrowdsDrain checks that a node handles many payloads of many ids in pieces and keeps its lease meanwhile. Its ttl is
@@ -23,7 +23,7 @@ func TestCrowdsDrain(t *testing.T) {
 		ids, each = 144, 10_000
 	}
 	url := redistest.Start(t).URL()
-	client, err := queue.Open(queue.Config{Redis: url, Timeout: patience})
+	client, err := protocol.Open(protocol.Config{Redis: url, Timeout: patience})
 	if err != nil {
 		t.Fatal(err)
 	}

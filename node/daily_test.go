@@ -12,8 +12,8 @@ import (
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/store/redisdb"
 	"github.com/lowkiq/lowkiq/internal/testing/redistest"
-	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/days"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/remove"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
@@ -134,7 +134,7 @@ func TestDaysOfTwoNodes(t *testing.T) {
 	}
 	one, two := member("n1"), member("n2")
 	awaitSpread(t, []int{10, 10}, one, two)
-	pushing, err := queue.Open(queue.Config{Redis: url, Timeout: patience})
+	pushing, err := protocol.Open(protocol.Config{Redis: url, Timeout: patience})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,8 +7,8 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/store/journal"
-	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/events"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // findListeners reads which queues of this node have listeners for their events. It does so with every second renewal of
@@ -31,7 +31,7 @@ func (in *instance) publishRuns(s lowkiq.Shard, runs []journal.Run) {
 
 // reportRecovery tells listeners and the queue's hook about a shard that was taken over with jobs in flight. The hook runs
 // beside the lanes, so neither the claim nor the jobs of the shard wait for it. The end of the instance does wait.
-func (in *instance) reportRecovery(claim *queue.Claim) {
+func (in *instance) reportRecovery(claim *protocol.Claim) {
 	if claim.Recovered == 0 && claim.Buried == 0 {
 		return
 	}

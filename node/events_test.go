@@ -10,10 +10,10 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/testing/redistest"
-	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/queue/changes"
 	"github.com/lowkiq/lowkiq/queue/events"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
@@ -42,7 +42,7 @@ func (p *producer) listen(f events.Filter) *notebook {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		for e := range p.client.Events(ctx, f) {
+		for e := range events.Listen(ctx, p.client.DB(), f) {
 			switch {
 			case e.Run != nil:
 				n.add(fmt.Sprint(e.Queue, " ", e.Run.ID, " ", e.Run.Verdict, " ", e.Run.Error, string(e.Run.Result)))
@@ -118,11 +118,11 @@ func TestHooks(t *testing.T) {
 	p := open(t, srv.URL(), 1)
 	p.push(lowkiq.Push{ID: "left", Payload: []byte("1")}, lowkiq.Push{ID: "bad", Payload: []byte("1")}, lowkiq.Push{ID: "bad", Payload: []byte("2")})
 	// An instance that dies with a job in flight.
-	claim, err := p.Queue.Shard(0).Claim(t.Context(), "gone/1", queue.Fresh, queue.Owner{})
+	claim, err := p.Queue.Shard(0).Claim(t.Context(), "gone/1", protocol.Fresh, protocol.Owner{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := claim.Pop(t.Context(), queue.PopRequest{IDs: 1, Bytes: 1000}); err != nil || len(got.Jobs) != 1 {
+	if got, err := claim.Pop(t.Context(), protocol.PopRequest{IDs: 1, Bytes: 1000}); err != nil || len(got.Jobs) != 1 {
 		t.Fatalf("got %+v, %v; want a job", got, err)
 	}
 	var told notebook
@@ -151,20 +151,20 @@ func TestCrashesAreCountedByIds(t *testing.T) {
 	srv := redistest.Start(t)
 	p := open(t, srv.URL(), 1)
 	p.push(lowkiq.Push{ID: "kills", Payload: []byte("1")}, lowkiq.Push{ID: "kills", Payload: []byte("2")})
-	owner := queue.Owner{}
+	owner := protocol.Owner{}
 	for i, name := range []string{"gone/1", "gone/2", "gone/3"} {
-		cause := queue.Seize
+		cause := protocol.Seize
 		if i == 0 {
-			cause = queue.Fresh
+			cause = protocol.Fresh
 		}
 		claim, err := p.Queue.Shard(0).Claim(t.Context(), name, cause, owner)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, err := claim.Pop(t.Context(), queue.PopRequest{IDs: 1, Bytes: 1000, MaxCrashes: 2, Slot: true}); err != nil || len(got.Jobs) != 1 {
+		if got, err := claim.Pop(t.Context(), protocol.PopRequest{IDs: 1, Bytes: 1000, MaxCrashes: 2, Slot: true}); err != nil || len(got.Jobs) != 1 {
 			t.Fatalf("got %+v, %v; want a job", got, err)
 		}
-		owner = queue.Owner{Instance: name, Fence: claim.Fence}
+		owner = protocol.Owner{Instance: name, Fence: claim.Fence}
 	}
 	run := start(t, Config{Redis: srv.URL(), TTL: shortTTL}, QueueConfig{}, nothing).serving()
 	await(t, "it is in the morgue", func() bool {

@@ -8,7 +8,7 @@ import (
 
 	"github.com/lowkiq/lowkiq/internal/process/condition"
 	"github.com/lowkiq/lowkiq/internal/store/redisdb"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 const (
@@ -57,7 +57,7 @@ type outages struct {
 // reportFailure returns whether the error of an operation means an outage of Redis. If so, it also logs the outage.
 func (o *outages) reportFailure(op string, err error) bool {
 	state := redisdb.Unserving(err)
-	if state == "" && !queue.Unreachable(err) {
+	if state == "" && !protocol.Unreachable(err) {
 		return false
 	}
 	o.mu.Lock()

@@ -5,7 +5,7 @@ import (
 	"runtime/debug"
 
 	"github.com/lowkiq/lowkiq/metrics"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // readFigures reads the figures of the owned shards for a scrape. If this node leads, it also reads shards without an owner.
@@ -14,7 +14,7 @@ func (n *Node) readFigures(ctx context.Context) (map[string]metrics.Figures, err
 	if in == nil {
 		return nil, nil
 	}
-	var shards []*queue.Shard
+	var shards []*protocol.Shard
 	for _, o := range in.claims.All() {
 		shards = append(shards, o.Claim.Shard)
 	}
@@ -23,13 +23,13 @@ func (n *Node) readFigures(ctx context.Context) (map[string]metrics.Figures, err
 	if err != nil {
 		return nil, err
 	}
-	byQueue := map[string][]queue.Stats{}
+	byQueue := map[string][]protocol.Stats{}
 	for i, s := range shards {
 		byQueue[s.Queue] = append(byQueue[s.Queue], stats[i])
 	}
 	all := make(map[string]metrics.Figures, len(byQueue))
 	for name, stats := range byQueue {
-		sum := queue.Sum(stats)
+		sum := protocol.Sum(stats)
 		all[name] = metrics.Figures{Lag: sum.Lag, Failed: sum.Jobs.Failed, Morgue: sum.Morgue, Unlogged: sum.Unlogged, Jobs: map[string]int{
 			"ready": sum.Jobs.Ready, "scheduled": sum.Jobs.Scheduled, "retry": sum.Jobs.Retry, "held": sum.Jobs.Held,
 			"in_flight": sum.Jobs.InFlight, "blocked": sum.Jobs.Blocked,

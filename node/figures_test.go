@@ -6,7 +6,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/testing/redistest"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
@@ -15,7 +15,7 @@ func TestFigures(t *testing.T) {
 	t.Parallel()
 	held, release := make(chan struct{}), make(chan struct{})
 	run := start(t, Config{Redis: redistest.Start(t).URL(), Concurrency: 3, Version: "1.2.3"},
-		QueueConfig{Shards: 1, Rules: rules.Rules{MaxRetryCount: -1, Exhausted: queue.Bury}}, func(_ context.Context, b *lowkiq.Batch) error {
+		QueueConfig{Shards: 1, Rules: rules.Rules{MaxRetryCount: -1, Exhausted: protocol.Bury}}, func(_ context.Context, b *lowkiq.Batch) error {
 			close(held)
 			<-release
 			return context.DeadlineExceeded
@@ -49,16 +49,16 @@ func TestLateJobsAreExported(t *testing.T) {
 	url := redistest.Start(t).URL()
 	p := open(t, url, 1)
 	p.push(lowkiq.Push{ID: "a"}, lowkiq.Push{ID: "b"}, lowkiq.Push{ID: "c"})
-	claim, err := p.Shard(0).Claim(t.Context(), "n0/1", queue.Fresh, queue.Owner{})
+	claim, err := p.Shard(0).Claim(t.Context(), "n0/1", protocol.Fresh, protocol.Owner{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	popped, err := claim.Pop(t.Context(), queue.PopRequest{IDs: 3, Bytes: 1 << 20})
+	popped, err := claim.Pop(t.Context(), protocol.PopRequest{IDs: 3, Bytes: 1 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, job := range popped.Jobs {
-		_, err := claim.Nack(t.Context(), queue.Nack{Flight: popped.Flight, ID: job.ID, Kind: queue.Retry, Error: "boom"})
+		_, err := claim.Nack(t.Context(), protocol.Nack{Flight: popped.Flight, ID: job.ID, Kind: protocol.Retry, Error: "boom"})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -12,8 +12,8 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/testing/redistest"
-	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/rules"
 	"github.com/lowkiq/lowkiq/status"
 )
@@ -261,7 +261,7 @@ func TestGroupsThatChangeOnOneNodeFirst(t *testing.T) {
 	asked := make(chan error, 1)
 	run := start(t, Config{Redis: srv.URL(), TTL: 6 * time.Second}, QueueConfig{Shards: 1, Rules: rules.Rules{Groups: rules.Groups{By: ":", Limit: old}}}, func(ctx context.Context, _ *lowkiq.Batch) error {
 		if calls.Add(1) == 2 { // the first call by the new rule
-			_, err := p.client.AskGroups(ctx, p.Name, &queue.GroupRequest{Instance: late, Number: 1, Limit: old, Groups: []queue.GroupWant{{Group: "a:", New: 5, Back: 5}}})
+			_, err := p.client.AskGroups(ctx, p.Name, &protocol.GroupRequest{Instance: late, Number: 1, Limit: old, Groups: []protocol.GroupWant{{Group: "a:", New: 5, Back: 5}}})
 			asked <- err
 		}
 		return nil
@@ -303,5 +303,5 @@ func TestGroupIsLetGo(t *testing.T) {
 	if stopped, err := p.LetGo(t.Context(), "a:"); !stopped || err != nil {
 		t.Errorf("got %t, %v, want that it is let go", stopped, err)
 	}
-	await(t, "all are done", func() bool { return p.counts() == queue.Counts{} })
+	await(t, "all are done", func() bool { return p.counts() == protocol.Counts{} })
 }

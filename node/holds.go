@@ -7,7 +7,7 @@ import (
 
 	"github.com/lowkiq/lowkiq/node/internal/claims"
 	"github.com/lowkiq/lowkiq/node/internal/runner"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // releaseInterval is the time between two checks for changed holds and groups. A check sends requests only after a change.
@@ -45,7 +45,7 @@ func (in *instance) releaseHeldIDs(ctx context.Context, o *claims.Owned[*runner.
 		return
 	}
 	o.Runner.RetryReleaseHeld()
-	if fenced := (*queue.FencedError)(nil); ctx.Err() == nil && !errors.As(err, &fenced) {
+	if fenced := (*protocol.FencedError)(nil); ctx.Err() == nil && !errors.As(err, &fenced) {
 		in.ops.logWarning("release held ids", nil, err)
 	}
 }
@@ -64,7 +64,7 @@ func (in *instance) regroupIDs(ctx context.Context, o *claims.Owned[*runner.Runn
 		o.Runner.MarkRegrouped(todo)
 		return
 	}
-	if fenced := (*queue.FencedError)(nil); ctx.Err() == nil && !errors.As(err, &fenced) {
+	if fenced := (*protocol.FencedError)(nil); ctx.Err() == nil && !errors.As(err, &fenced) {
 		in.ops.logWarning("release ids of groups", nil, err)
 	}
 }

@@ -11,8 +11,8 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/testing/redistest"
-	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
@@ -59,7 +59,7 @@ func (h *heard) has(id string) []string {
 	return slices.Clone(h.of[id])
 }
 
-func (p *producer) counts() queue.Counts {
+func (p *producer) counts() protocol.Counts {
 	p.t.Helper()
 	stats, err := p.Queue.Stats(p.t.Context())
 	if err != nil {
@@ -89,10 +89,10 @@ func TestHold(t *testing.T) {
 	}
 	push("1", "acme:1", "acme:2", "b", "c", "d", "acme")
 	await(t, "others run, held ones are held", func() bool {
-		return len(got.has("d")) == 1 && len(got.has("acme")) == 1 && p.counts() == queue.Counts{Held: 4}
+		return len(got.has("d")) == 1 && len(got.has("acme")) == 1 && p.counts() == protocol.Counts{Held: 4}
 	})
 	push("2", "acme:1", "acme:2", "b", "c")
-	if c := p.counts(); c != (queue.Counts{Held: 4}) {
+	if c := p.counts(); c != (protocol.Counts{Held: 4}) {
 		t.Errorf("after more pushes: got %+v, want 4 held", c)
 	}
 	stats, err := p.Queue.Stats(t.Context())
@@ -136,7 +136,7 @@ func TestHoldOutlivesNodes(t *testing.T) {
 	p.ids("x", 50)
 	got := &heard{of: map[string][]string{}}
 	one := start(t, Config{Redis: srv.URL()}, QueueConfig{Shards: 1}, got.handle).serving()
-	await(t, "all are held", func() bool { return p.counts() == queue.Counts{Held: 50} })
+	await(t, "all are held", func() bool { return p.counts() == protocol.Counts{Held: 50} })
 	one.stop()
 	p.hold(rules.Hold{Prefix: "x"}, true)
 	start(t, Config{Redis: srv.URL()}, QueueConfig{Shards: 1}, got.handle).serving()
@@ -172,9 +172,9 @@ func TestHoldBehindSlowCalls(t *testing.T) {
 	p.hold(rules.Hold{ID: ids[1]}, false)
 	run.renew()
 	await(t, "the hold is in force", func() bool { return run.queues.handled["orders"].rulesNow().held.Holds(ids[1]) })
-	await(t, "it is held", func() bool { return p.counts() == queue.Counts{Held: 1, InFlight: 1} })
+	await(t, "it is held", func() bool { return p.counts() == protocol.Counts{Held: 1, InFlight: 1} })
 	close(free)
-	await(t, "the other one is done", func() bool { return p.counts() == queue.Counts{Held: 1} })
+	await(t, "the other one is done", func() bool { return p.counts() == protocol.Counts{Held: 1} })
 	if len(ran) != 0 {
 		t.Errorf("%q has run, and is held", <-ran)
 	}

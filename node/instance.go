@@ -21,8 +21,8 @@ import (
 	"github.com/lowkiq/lowkiq/node/internal/lease"
 	"github.com/lowkiq/lowkiq/node/internal/limits"
 	"github.com/lowkiq/lowkiq/node/internal/runner"
-	"github.com/lowkiq/lowkiq/queue"
 	queuelease "github.com/lowkiq/lowkiq/queue/lease"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/timings"
 )
 
@@ -102,7 +102,7 @@ func newInstance(stop context.Context, n *Node, number int) *instance {
 }
 
 // claimsProcess returns the dependencies of the claims on this instance.
-func (in *instance) claimsProcess(news *queue.Wakes) claims.Process[*runner.Runner] {
+func (in *instance) claimsProcess(news *protocol.Wakes) claims.Process[*runner.Runner] {
 	n, own := in.node, in.ownership
 	process, queues := in.runnerProcess(), make(map[string]*runner.Queue, len(n.queues.handled))
 	in.limits = map[string]*limits.Queue{}
@@ -121,13 +121,13 @@ func (in *instance) claimsProcess(news *queue.Wakes) claims.Process[*runner.Runn
 		Prunes: func() bool { return !own.cluster.LooksAway() },
 		Shards: n.queues.allShards, Shard: n.queues.findShard,
 		IsGone: n.process.IsGone, IsGoneWithChildren: n.process.IsGoneWithChildren, Gossip: own.cluster.InstanceGone,
-		Start: func(claim *queue.Claim) *runner.Runner {
+		Start: func(claim *protocol.Claim) *runner.Runner {
 			s := claim.Shard.Shard
 			return runner.New(process, queues[s.Queue], s, claim.Fence, claim)
 		},
 		OpFailed: in.ops.logWarning,
 		Observer: claims.Observer{
-			Claimed: func(claim *queue.Claim, unowned time.Duration) {
+			Claimed: func(claim *protocol.Claim, unowned time.Duration) {
 				own.countClaim(claim, unowned)
 				in.reportRecovery(claim)
 			},
@@ -168,7 +168,7 @@ func (in *instance) leaseText() []byte {
 		Node: n.cfg.Name, Boot: n.boot, Instance: in.name, Start: in.start,
 		HTTP: n.URL(), Version: n.cfg.Version, Weight: n.cfg.Weight,
 		Queues: in.ownership.countShards(), Draining: in.ownership.isLeaving(), TTL: n.cfg.TTL.Milliseconds(), Process: n.process,
-		Refused: in.ops.stuck.refusalTexts(), Unready: n.ready.unreadyReasons(), Features: queue.Features(),
+		Refused: in.ops.stuck.refusalTexts(), Unready: n.ready.unreadyReasons(), Features: protocol.Features(),
 		Recurring: slices.Sorted(maps.Keys(n.cfg.Recurring)), Paused: in.pausedQueues(), Waits: in.waits.shownWaits(),
 		Static: n.cfg.static(),
 	}

@@ -6,7 +6,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/membership"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/recurring"
 	"github.com/lowkiq/lowkiq/rebalance"
 	"github.com/lowkiq/lowkiq/rebalance/plan"
@@ -55,7 +55,7 @@ func (n *Node) Warnings() []string {
 
 // Here returns where this process has an id, if owner is its instance. Unless cancel is nil, it also cancels the handler
 // call that has the id. ok is false if owner is another instance.
-func (n *Node) Here(owner string, s lowkiq.Shard, id string, cancel *queue.Cancellation) (where queue.Whereabouts, ok bool) {
+func (n *Node) Here(owner string, s lowkiq.Shard, id string, cancel *protocol.Cancellation) (where protocol.Whereabouts, ok bool) {
 	in := n.current.Load()
 	if in == nil || in.name != owner {
 		return where, false

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq/node/internal/limits"
-	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/lease"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // The limit of a queue's calls holds for the whole cluster. Each instance asks Redis for permits when its lanes need them. It
@@ -35,7 +35,7 @@ const (
 // permits asks Redis for the permits of this instance for a queue.
 type permits struct {
 	queue    *limits.Queue
-	ask      func(context.Context, queue.PermitRequest) (queue.PermitGrant, error)
+	ask      func(context.Context, protocol.PermitRequest) (protocol.PermitGrant, error)
 	failed   func(error)
 	instance string
 
@@ -91,7 +91,7 @@ func (p *permits) askOnce(ctx context.Context) (again time.Duration) {
 		has = p.queue.Permits()
 	}
 	p.number++
-	grant, err := p.ask(ctx, queue.PermitRequest{
+	grant, err := p.ask(ctx, protocol.PermitRequest{
 		Instance: p.instance, Number: p.number, Limit: has.Limit, Has: has.Has, Wanted: max(wanted, has.Busy), Kept: kept})
 	if err != nil {
 		if ctx.Err() == nil {
@@ -127,10 +127,10 @@ func (p *permits) askOnce(ctx context.Context) (again time.Duration) {
 // permitsAgain returns the maximum pause of an instance that lacks permits, or whose permits others lack. It grows with the
 // number of waiting instances, so that few ask at the same time. An instance without a permit asks about twice before its
 // turn, if each instance before it keeps its permit for a whole turn.
-func permitsAgain(grant queue.PermitGrant, limit int) time.Duration {
+func permitsAgain(grant protocol.PermitGrant, limit int) time.Duration {
 	late := time.Duration(grant.Askers) * minAskSpacing
 	if grant.May == 0 && grant.Before > 0 {
-		late = time.Duration(grant.Before) * queue.PermitTurn(limit) / time.Duration(2*limit)
+		late = time.Duration(grant.Before) * protocol.PermitTurn(limit) / time.Duration(2*limit)
 	}
 	return min(max(maxAskPause, late), maxAgainPause)
 }
@@ -142,7 +142,7 @@ func (in *instance) sharePermits(ctx context.Context) {
 		of, on := in.node.client.Permits(name), in.node.queues.handled[name]
 		p := &permits{
 			queue: q, instance: in.name,
-			ask: func(ctx context.Context, r queue.PermitRequest) (queue.PermitGrant, error) {
+			ask: func(ctx context.Context, r protocol.PermitRequest) (protocol.PermitGrant, error) {
 				grant, err := of.Ask(ctx, r)
 				in.checkLease(err)
 				return grant, err
@@ -157,7 +157,7 @@ func (in *instance) sharePermits(ctx context.Context) {
 
 // askGroups returns a function that asks Redis which ids the limits of groups allow.
 func (in *instance) askGroups(name string) limits.AskGroups {
-	return func(r *queue.GroupRequest) ([]queue.GroupGrant, error) {
+	return func(r *protocol.GroupRequest) ([]protocol.GroupGrant, error) {
 		r.Instance = in.name
 		grants, err := in.node.client.AskGroups(in.io, name, r)
 		in.checkLease(err)
@@ -195,10 +195,10 @@ func (in *instance) tendGroups(ctx context.Context) {
 
 // askRate returns a function that asks Redis which batches the rate of a queue allows.
 func (n *Node) askRate(on *handled) limits.AskRate {
-	return func(ctx context.Context, batches []int) (queue.RateGrant, error) {
+	return func(ctx context.Context, batches []int) (protocol.RateGrant, error) {
 		limit := on.rulesNow().Limit
 		if limit.Rate.N == 0 { // the rate was removed meanwhile
-			return queue.RateGrant{Batches: len(batches), Left: queue.RatesAtOnce}, nil
+			return protocol.RateGrant{Batches: len(batches), Left: protocol.RatesAtOnce}, nil
 		}
 		return n.client.TakeRate(ctx, on.rules.Name, limit, batches)
 	}

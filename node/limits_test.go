@@ -11,7 +11,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/testing/redistest"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
@@ -230,7 +230,7 @@ func TestPermitsAgain(t *testing.T) {
 		for _, askers := range []int{2, 10, 100, 1000, 5000} {
 			sum := 0.0
 			for i := range askers {
-				grant := queue.PermitGrant{May: max(1, limit/askers), Lack: true, Askers: askers}
+				grant := protocol.PermitGrant{May: max(1, limit/askers), Lack: true, Askers: askers}
 				if i >= limit { // it waits
 					grant.May, grant.Before = 0, i-limit
 				}

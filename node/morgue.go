@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // trimMorgues keeps the morgues of this instance's shards within the bounds of their queues, until ctx ends.
@@ -24,12 +24,12 @@ func (in *instance) trimMorgues(ctx context.Context) {
 	}
 }
 
-func (in *instance) trimMorgue(ctx context.Context, claim *queue.Claim) {
+func (in *instance) trimMorgue(ctx context.Context, claim *protocol.Claim) {
 	on := in.node.queues.handled[claim.Queue]
 	rule := on.rulesNow().Morgue
 	payloads, err := claim.TrimMorgue(ctx, rule.PerShard(on.shardCount()), rule.For)
 	on.metrics.Trimmed.Add(float64(payloads))
-	if fenced := (*queue.FencedError)(nil); err != nil && ctx.Err() == nil && !errors.As(err, &fenced) { // the runner of a lost shard notices the loss itself
+	if fenced := (*protocol.FencedError)(nil); err != nil && ctx.Err() == nil && !errors.As(err, &fenced) { // the runner of a lost shard notices the loss itself
 		in.ops.logWarning("trim the morgue", nil, err)
 	}
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/changes"
 	"github.com/lowkiq/lowkiq/queue/events"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/recurring"
 	"github.com/lowkiq/lowkiq/queue/rules"
 	"github.com/lowkiq/lowkiq/rebalance"
@@ -35,9 +36,10 @@ type Node struct {
 	log            *slog.Logger
 	boot           string
 	process        identity.Process
-	client         *queue.Client
-	leases         *queue.Client // for the lease, so that no other request delays a renewal
-	certs          *certs.Store  // nil without TLS
+	producer       *queue.Client    // as Client returns it
+	client         *protocol.Client // of producer
+	leases         *protocol.Client // for the lease, so that no other request delays a renewal
+	certs          *certs.Store     // nil without TLS
 	metrics        *metrics.Metrics
 	events         *events.Publisher
 	listenerChecks int // number of checks for listeners; used by the goroutine that renews the lease
@@ -78,17 +80,18 @@ func New(cfg Config) (*Node, error) {
 	if err != nil {
 		return nil, fmt.Errorf("node: %w", err)
 	}
-	client, err := queue.Open(queue.Config{Redis: cfg.Redis, Cluster: cfg.Cluster, TLS: cfg.RedisTLS, Middlewares: []queue.Middleware{metrics.Pushed(cfg.Registry)}})
+	producer, err := queue.Open(queue.Config{Redis: cfg.Redis, Cluster: cfg.Cluster, TLS: cfg.RedisTLS, Middlewares: []queue.Middleware{metrics.Pushed(cfg.Registry)}})
 	if err != nil {
 		return nil, fmt.Errorf("node: %w", err)
 	}
-	leases, err := queue.Open(queue.Config{Redis: cfg.Redis, Cluster: cfg.Cluster, TLS: cfg.RedisTLS, Timeout: cfg.TTL / 6, PoolSize: 2})
+	leases, err := protocol.Open(protocol.Config{Redis: cfg.Redis, Cluster: cfg.Cluster, TLS: cfg.RedisTLS, Timeout: cfg.TTL / 6, PoolSize: 2})
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("node: %w", err), client.Close())
+		return nil, errors.Join(fmt.Errorf("node: %w", err), producer.Close())
 	}
+	client := producer.Protocol()
 	n := &Node{
 		cfg: cfg, unnamed: unnamed, boot: identity.NewBoot(), process: identity.ThisProcess(),
-		client: client, leases: leases, certs: certificates, metrics: metrics.New(cfg.Registry),
+		producer: producer, client: client, leases: leases, certs: certificates, metrics: metrics.New(cfg.Registry),
 		events: events.NewPublisher(events.Into(client.DB())),
 		queues: queues{
 			handled: map[string]*handled{}, client: client, leases: leases,
@@ -130,7 +133,7 @@ func (n *Node) setName(name string) {
 
 // Client returns the client of the node's Redis and cluster. It pushes by the rules of the queues that the node handles;
 // see queue.Client.SetRules for other queues. It is closed with the node.
-func (n *Node) Client() *queue.Client { return n.client }
+func (n *Node) Client() *queue.Client { return n.producer }
 
 // Metrics returns the node's metrics, with all other metrics of Config.Registry.
 func (n *Node) Metrics() prometheus.Gatherer { return n.cfg.Registry }
@@ -156,7 +159,7 @@ func (n *Node) Handle(rules QueueConfig, handler lowkiq.Handler) error {
 		return fmt.Errorf("node: queue %q: the codec encodes and does not decode, so the handler would get encoded payloads", rules.Name)
 	}
 	// The client of the leases registers queues again that Redis has lost.
-	for _, client := range []*queue.Client{n.client, n.leases} {
+	for _, client := range []*protocol.Client{n.client, n.leases} {
 		if err := client.SetRules(rules.Name, rules.pushRules()); err != nil {
 			return fmt.Errorf("node: %w", err)
 		}
@@ -351,7 +354,7 @@ func (n *Node) runInstances(stop context.Context) error {
 		case err == nil:
 			wait = runner.NewBackoff() // the instance had a lease
 			continue
-		case !queue.Transient(err):
+		case !protocol.Transient(err):
 			return fmt.Errorf("node: %w", err)
 		}
 		n.redis.setRefused(err)

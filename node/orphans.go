@@ -10,7 +10,7 @@ import (
 	"github.com/lowkiq/lowkiq/node/internal/claims"
 	"github.com/lowkiq/lowkiq/node/internal/cluster"
 	"github.com/lowkiq/lowkiq/node/internal/runner"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // orphanScan joins the scanner of orphaned shards to its process.
@@ -18,7 +18,7 @@ type orphanScan struct {
 	instance string
 	cluster  *cluster.Cluster // nil without a cluster
 	queues   *queues
-	leases   *queue.Client
+	leases   *protocol.Client
 	metrics  *metrics.Metrics
 	found    *orphans
 	static   bool
@@ -41,14 +41,14 @@ func (o *orphanScan) scanConfig() claims.OrphanScan {
 			}
 			return shards
 		},
-		Shards: func(ctx context.Context, name string) ([]*queue.Shard, error) {
+		Shards: func(ctx context.Context, name string) ([]*protocol.Shard, error) {
 			q, err := o.leases.Queue(ctx, name)
 			if err != nil {
 				return nil, err
 			}
 			return q.All(), nil
 		},
-		Found: func(name string, unowned []*queue.Shard, handled bool) {
+		Found: func(name string, unowned []*protocol.Shard, handled bool) {
 			o.metrics.SetUnowned(name, len(unowned), handled)
 			o.logStatic(name, len(unowned), o.found.setShards(name, unowned))
 		},
@@ -98,15 +98,15 @@ func (o *orphanScan) leasesIfLeading(ctx context.Context) (live []identity.Lease
 // these shards. Otherwise a queue that no node handles would have no lag. Each scan of a queue replaces its shards.
 type orphans struct {
 	mu     sync.Mutex
-	shards map[string][]*queue.Shard // by queue; guarded by mu
+	shards map[string][]*protocol.Shard // by queue; guarded by mu
 }
 
 // setShards replaces the shards of a queue, and returns their number before.
-func (o *orphans) setShards(name string, shards []*queue.Shard) (before int) {
+func (o *orphans) setShards(name string, shards []*protocol.Shard) (before int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.shards == nil {
-		o.shards = map[string][]*queue.Shard{}
+		o.shards = map[string][]*protocol.Shard{}
 	}
 	before = len(o.shards[name])
 	o.shards[name] = shards
@@ -120,7 +120,7 @@ func (o *orphans) forgetAll() {
 }
 
 // notOwnedBy returns the orphaned shards that this process has not claimed meanwhile.
-func (o *orphans) notOwnedBy(own *claims.Claims[*runner.Runner]) (list []*queue.Shard) {
+func (o *orphans) notOwnedBy(own *claims.Claims[*runner.Runner]) (list []*protocol.Shard) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, shards := range o.shards {

@@ -13,13 +13,13 @@ import (
 	"github.com/lowkiq/lowkiq/internal/process/identity"
 	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 	"github.com/lowkiq/lowkiq/internal/testing/tier"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/web"
 )
 
 // dead claims a shard for an instance of this host whose process is gone. seize says what
 // it does to the holder before it.
-func dead(t *testing.T, p *producer, s *queue.Shard, number int) *queue.Claim {
+func dead(t *testing.T, p *producer, s *protocol.Shard, number int) *protocol.Claim {
 	t.Helper()
 	who := identity.ThisProcess()
 	who.PID = 1 << 30
@@ -35,9 +35,9 @@ func dead(t *testing.T, p *producer, s *queue.Shard, number int) *queue.Claim {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cause := queue.Seize
+	cause := protocol.Seize
 	if owner.Instance == "" {
-		cause = queue.Fresh
+		cause = protocol.Fresh
 	}
 	claim, err := s.Claim(t.Context(), name, cause, owner)
 	if err != nil {
@@ -47,7 +47,7 @@ func dead(t *testing.T, p *producer, s *queue.Shard, number int) *queue.Claim {
 }
 
 // ghostQueue is a queue of two shards that no node handles, with one job, "a".
-func ghostQueue(t *testing.T, p *producer) *queue.Queue {
+func ghostQueue(t *testing.T, p *producer) *protocol.Queue {
 	t.Helper()
 	ghost, err := p.client.Register(t.Context(), lowkiq.Queue{Name: "ghost", Shards: 2})
 	if err != nil {
@@ -68,7 +68,7 @@ func TestUnowned(t *testing.T) {
 	url := redistest.Start(t).URL()
 	p := open(t, url, 4)
 	ghost := ghostQueue(t, p)
-	popped, err := dead(t, p, ghost.Of("a"), 1).Pop(t.Context(), queue.PopRequest{IDs: 1, Bytes: 1 << 20})
+	popped, err := dead(t, p, ghost.Of("a"), 1).Pop(t.Context(), protocol.PopRequest{IDs: 1, Bytes: 1 << 20})
 	if err != nil || len(popped.Jobs) != 1 {
 		t.Fatalf("got %d jobs in flight with the dead, %v; want one", len(popped.Jobs), err)
 	}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/testing/redistest"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
@@ -39,7 +39,7 @@ func TestOverrunOfClaim(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	other, err := p.Shard(0).Claim(t.Context(), "n2/X.1", queue.Seize, owner)
+	other, err := p.Shard(0).Claim(t.Context(), "n2/X.1", protocol.Seize, owner)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/lowkiq/lowkiq/node/internal/cluster"
 	"github.com/lowkiq/lowkiq/node/internal/lease"
 	"github.com/lowkiq/lowkiq/node/internal/runner"
-	"github.com/lowkiq/lowkiq/queue"
 	queuelease "github.com/lowkiq/lowkiq/queue/lease"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/rebalance"
 )
 
@@ -77,7 +77,7 @@ func (o *ownership) countCalls() (n int64) {
 }
 
 // countClaim counts a shard that the instance has claimed. unowned is the time since its first attempt to claim the shard.
-func (o *ownership) countClaim(claim *queue.Claim, unowned time.Duration) {
+func (o *ownership) countClaim(claim *protocol.Claim, unowned time.Duration) {
 	of := o.queues.handled[claim.Shard.Queue].metrics
 	of.Redelivered.Add(float64(claim.Recovered))
 	if claim.Buried > 0 { // counts payloads of a single id, because a claim buries only an id that was alone in flight
@@ -129,12 +129,12 @@ func (o *ownership) hasSuccessor(view rebalance.View) bool {
 
 // claimsRedis implements claims.Redis.
 type claimsRedis struct {
-	client *queue.Client
+	client *protocol.Client
 	leases *queuelease.Index
-	news   *queue.Wakes
+	news   *protocol.Wakes
 }
 
-func (r claimsRedis) Owners(ctx context.Context, shards []*queue.Shard) ([]queue.Owner, error) {
+func (r claimsRedis) Owners(ctx context.Context, shards []*protocol.Shard) ([]protocol.Owner, error) {
 	return r.client.Owners(ctx, shards)
 }
 
@@ -152,27 +152,27 @@ func (r claimsRedis) DropLease(ctx context.Context, name string) error {
 	return r.leases.Drop(ctx, name)
 }
 
-func (claimsRedis) Claim(ctx context.Context, s *queue.Shard, instance string, cause queue.Cause, seen queue.Owner) (*queue.Claim, error) {
+func (claimsRedis) Claim(ctx context.Context, s *protocol.Shard, instance string, cause protocol.Cause, seen protocol.Owner) (*protocol.Claim, error) {
 	return s.Claim(ctx, instance, cause, seen)
 }
 
-func (claimsRedis) Release(ctx context.Context, claim *queue.Claim) error {
+func (claimsRedis) Release(ctx context.Context, claim *protocol.Claim) error {
 	_, err := claim.Release(ctx)
 	return err
 }
 
-func (claimsRedis) Adopt(s *queue.Shard, instance string, fence int64) *queue.Claim {
+func (claimsRedis) Adopt(s *protocol.Shard, instance string, fence int64) *protocol.Claim {
 	return s.Adopt(instance, fence)
 }
 
-func (claimsRedis) RequestRelease(ctx context.Context, s *queue.Shard, owner queue.Owner) error {
+func (claimsRedis) RequestRelease(ctx context.Context, s *protocol.Shard, owner protocol.Owner) error {
 	return s.RequestRelease(ctx, owner)
 }
 
-func (r claimsRedis) Subscribe(ctx context.Context, shards ...*queue.Shard) error {
+func (r claimsRedis) Subscribe(ctx context.Context, shards ...*protocol.Shard) error {
 	return r.news.Add(ctx, shards...)
 }
 
-func (r claimsRedis) Unsubscribe(ctx context.Context, shards ...*queue.Shard) error {
+func (r claimsRedis) Unsubscribe(ctx context.Context, shards ...*protocol.Shard) error {
 	return r.news.Remove(ctx, shards...)
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 	"github.com/lowkiq/lowkiq/internal/testing/tier"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // TestNodePromotion removes the master of a Redis Cluster that has the leases for good. Soon after the promotion of its replica
@@ -53,7 +53,7 @@ func TestNodePromotion(t *testing.T) {
 			}
 			await(t, "all is stored", func() bool {
 				_, err := q.Push(t.Context(), pushes...)
-				if err != nil && !queue.Transient(err) {
+				if err != nil && !protocol.Transient(err) {
 					t.Fatal(err)
 				}
 				return err == nil

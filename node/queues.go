@@ -17,7 +17,7 @@ import (
 	"github.com/lowkiq/lowkiq/node/internal/claims"
 	"github.com/lowkiq/lowkiq/node/internal/limits"
 	"github.com/lowkiq/lowkiq/node/internal/runner"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // handled is a queue that this node handles, with its rules, handler and metrics.
@@ -32,8 +32,8 @@ type handled struct {
 	paused       atomic.Bool
 	// resumes means that the queue is resumed once the lease no longer says that it is paused. Only renewals use it.
 	resumes bool
-	queue   *queue.Queue // set by Run; nil while its entry is damaged or refused
-	refused *refusal     // of its registration between two instances; nil if it was not refused
+	queue   *protocol.Queue // set by Run; nil while its entry is damaged or refused
+	refused *refusal        // of its registration between two instances; nil if it was not refused
 
 	handler lowkiq.Handler // with middlewares
 	// The optional abilities of the handler. Each may be nil.
@@ -113,7 +113,7 @@ func (on *handled) forRunners(home handling.Home, format func(error) string, l *
 // checkEntry returns why this node cannot handle a queue with this entry in the registry, and nil if it can. An entry
 // without a codec is no reason, because the registration adds the codec. checkEntry does not compare the layout of
 // shards.
-func (on *handled) checkEntry(entry queue.RegistryEntry, redis string) error {
+func (on *handled) checkEntry(entry protocol.RegistryEntry, redis string) error {
 	name, codec := on.rules.Name, on.rules.Codec.Name
 	if !on.asRegistered && entry.Shards != on.rules.Shards {
 		return fmt.Errorf("queue %q has %d shards in redis %s, not %d: %w; configure %d",
@@ -128,8 +128,8 @@ func (on *handled) checkEntry(entry queue.RegistryEntry, redis string) error {
 // refusal is the failure of a queue's registration.
 type refusal struct {
 	err   error
-	entry queue.RegistryEntry // at that time
-	at    time.Duration       // time of the refusal, by sinceBoot
+	entry protocol.RegistryEntry // at that time
+	at    time.Duration          // time of the refusal, by sinceBoot
 }
 
 // maxRefusalTTLs is how long, in ttls, a refusal counts while the entry does not change. Another attempt ends the instance,
@@ -137,7 +137,7 @@ type refusal struct {
 const maxRefusalTTLs = 10
 
 // validError returns the refusal's error, or nil if a registration should be tried again.
-func (r *refusal) validError(entry queue.RegistryEntry, ttl time.Duration) error {
+func (r *refusal) validError(entry protocol.RegistryEntry, ttl time.Duration) error {
 	if r == nil || sinceBoot()-r.at > maxRefusalTTLs*ttl || !reflect.DeepEqual(r.entry, entry) {
 		return nil
 	}
@@ -149,15 +149,15 @@ type queues struct {
 	handled  map[string]*handled      // by name; not written after Run began
 	registry atomic.Pointer[registry] // as last read; nil before
 	inForce  inForce
-	client   *queue.Client
-	leases   *queue.Client // reads the registry, with the timeout of a lease's renewal
+	client   *protocol.Client
+	leases   *protocol.Client // reads the registry, with the timeout of a lease's renewal
 	log      *slog.Logger
 }
 
 // registry has the queues as last read from Redis. A queue whose entry is damaged keeps its last entry. Otherwise the plan
 // would change twice, when the entry is damaged and when it is mended. No node handles such a queue meanwhile.
 type registry struct {
-	entries map[string]queue.RegistryEntry
+	entries map[string]protocol.RegistryEntry
 	damaged map[string]error // why a queue's entry cannot be read
 	at      time.Duration    // time before the reading, by sinceBoot
 }
@@ -183,7 +183,7 @@ func (q *queues) registerAll(ctx context.Context) error {
 // mended. The other queues of the node go on.
 func (q *queues) registerQueue(ctx context.Context, on *handled) error {
 	err := q.findShards(ctx, on)
-	if errors.Is(err, queue.ErrEntryDamaged) {
+	if errors.Is(err, protocol.ErrEntryDamaged) {
 		on.queue, err = nil, nil // the first renewal of the lease reports it
 	}
 	return err
@@ -233,7 +233,7 @@ func (q *queues) readRegistry(ctx context.Context) (*registry, error) {
 }
 
 // entriesWithin returns the entries of the registry, which it reads if the last reading is older than age.
-func (q *queues) entriesWithin(ctx context.Context, age time.Duration) (map[string]queue.RegistryEntry, error) {
+func (q *queues) entriesWithin(ctx context.Context, age time.Duration) (map[string]protocol.RegistryEntry, error) {
 	r := q.registry.Load()
 	if r == nil || sinceBoot()-r.at > age {
 		var err error
@@ -265,7 +265,7 @@ func (q *queues) registerAnew(ctx context.Context, absent *claims.AbsentInstance
 		}
 		found = true
 		if err := q.registerQueue(ctx, on); err != nil {
-			if queue.Transient(err) || ctx.Err() != nil {
+			if protocol.Transient(err) || ctx.Err() != nil {
 				return err
 			}
 			// The entry has changed again, or Redis refuses the queue for another reason. The other queues go on.
@@ -281,7 +281,7 @@ func (q *queues) registerAnew(ctx context.Context, absent *claims.AbsentInstance
 }
 
 // allShards returns the shards of all handled queues.
-func (q *queues) allShards() (shards []*queue.Shard) {
+func (q *queues) allShards() (shards []*protocol.Shard) {
 	for _, on := range q.handled {
 		if on.queue != nil {
 			shards = append(shards, on.queue.All()...)
@@ -291,7 +291,7 @@ func (q *queues) allShards() (shards []*queue.Shard) {
 }
 
 // findShard returns a shard of a handled queue, or nil.
-func (q *queues) findShard(s lowkiq.Shard) *queue.Shard {
+func (q *queues) findShard(s lowkiq.Shard) *protocol.Shard {
 	if on := q.handled[s.Queue]; on != nil && s.Index >= 0 && s.Index < on.shardCount() {
 		return on.queue.Shard(s.Index)
 	}

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // evictionCheckInterval is the time between two checks whether Redis may evict keys. A person may change that while nodes run.
@@ -22,7 +22,7 @@ type redisTrouble struct {
 
 // setRefused records that Redis has answered a request of the lease with an error.
 func (t *redisTrouble) setRefused(err error) {
-	if err == nil || queue.Unreachable(err) || errors.Is(err, context.Canceled) {
+	if err == nil || protocol.Unreachable(err) || errors.Is(err, context.Canceled) {
 		return
 	}
 	t.mu.Lock()

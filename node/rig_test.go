@@ -21,7 +21,7 @@ import (
 	"github.com/lowkiq/lowkiq/internal/testing/tier"
 	"github.com/lowkiq/lowkiq/lab/judge"
 	"github.com/lowkiq/lowkiq/node/internal/runner"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/status"
 )
 
@@ -192,8 +192,8 @@ func (r *running) stop() {
 // producer pushes for a test.
 type producer struct {
 	t testing.TB
-	*queue.Queue
-	client *queue.Client
+	*protocol.Queue
+	client *protocol.Client
 	judged *judged // what is told of each push; or nil
 }
 
@@ -250,7 +250,7 @@ func (p *producer) push(jobs ...lowkiq.Push) {
 	}
 }
 
-func (p *producer) stats() queue.Stats {
+func (p *producer) stats() protocol.Stats {
 	p.t.Helper()
 	s, err := p.Stats(context.Background())
 	if err != nil {
@@ -287,7 +287,7 @@ var errBoom = errors.New("boom")
 
 func open(t testing.TB, url string, shards int) *producer {
 	t.Helper()
-	client, err := queue.Open(queue.Config{Redis: url, Timeout: patience / 2})
+	client, err := protocol.Open(protocol.Config{Redis: url, Timeout: patience / 2})
 	if err != nil {
 		t.Fatal(err)
 	}

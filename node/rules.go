@@ -12,7 +12,7 @@ import (
 
 	"github.com/lowkiq/lowkiq/internal/verdict"
 	"github.com/lowkiq/lowkiq/node/internal/runner"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
@@ -78,7 +78,7 @@ func (n *Node) Rules(name string) map[string]rules.Base {
 	if concurrency == 0 {
 		concurrency = n.cfg.Concurrency
 	}
-	var entry queue.RegistryEntry
+	var entry protocol.RegistryEntry
 	if registry := n.queues.registry.Load(); registry != nil {
 		entry = registry.entries[name]
 	}
@@ -103,7 +103,7 @@ type inForce struct {
 func (q *queues) readRules(ctx context.Context) error {
 	live, asked := &q.inForce, sinceBoot()
 	page, err := live.book.Read(ctx, live.version, live.changed || len(live.ends) > 0)
-	if queue.Transient(err) || ctx.Err() != nil {
+	if protocol.Transient(err) || ctx.Err() != nil {
 		return err
 	}
 	if page.Queues != nil {

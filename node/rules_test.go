@@ -14,8 +14,8 @@ import (
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/process/logbuf"
 	"github.com/lowkiq/lowkiq/internal/testing/redistest"
-	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/remove"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
@@ -212,7 +212,7 @@ func TestRulesBeforeStart(t *testing.T) {
 	}
 	now := run.queues.handled["orders"].rulesNow()
 	got := fmt.Sprint(now.BatchSize, now.MaxCrashes, now.HandlerTimeout, now.Exhausted, now.Journal, now.RetryIn.Delay(0), now.State)
-	if want := fmt.Sprint(5, -1, time.Minute, queue.Block, rules.Journal{Runs: rules.JournalAll, Keep: 7}, 3*time.Second, time.Duration(0)); got != want {
+	if want := fmt.Sprint(5, -1, time.Minute, protocol.Block, rules.Journal{Runs: rules.JournalAll, Keep: 7}, 3*time.Second, time.Duration(0)); got != want {
 		t.Errorf("got %s, want %s: whether there are states is the configuration's", got, want)
 	}
 }
@@ -224,17 +224,17 @@ func TestLimitsAtRunTime(t *testing.T) {
 	srv := redistest.Start(t)
 	p := open(t, srv.URL(), 1)
 	run := start(t, Config{Redis: srv.URL()}, QueueConfig{Shards: 1, Rules: rules.Rules{Push: rules.Push{PayloadBytes: 4 << 10}}}, func(context.Context, *lowkiq.Batch) error { return nil }).serving()
-	push := func(c *queue.Client, size int) error {
+	push := func(c *protocol.Client, size int) error {
 		_, err := c.Push(t.Context(), "orders", lowkiq.Push{ID: "a", Payload: []byte(strings.Repeat("x", size))})
 		return err
 	}
-	if err := push(run.Client(), 5<<10); !errors.Is(err, queue.ErrPayloadSize) {
+	if err := push(run.Client().Protocol(), 5<<10); !errors.Is(err, protocol.ErrPayloadSize) {
 		t.Fatalf("5 KiB by the configuration: got %v, want that it is refused", err)
 	}
 	p.set(rules.Change{}, "max_payload_size", `"8KiB"`)
 	run.renew()
-	await(t, "the limit is higher", func() bool { return push(run.Client(), 5<<10) == nil })
-	if err := push(run.Client(), 9<<10); !errors.Is(err, queue.ErrPayloadSize) {
+	await(t, "the limit is higher", func() bool { return push(run.Client().Protocol(), 5<<10) == nil })
+	if err := push(run.Client().Protocol(), 9<<10); !errors.Is(err, protocol.ErrPayloadSize) {
 		t.Errorf("9 KiB: got %v, want that it is refused", err)
 	}
 	// A program that knows the queue already asks again beside its pushes, within 10 s.
@@ -242,7 +242,7 @@ func TestLimitsAtRunTime(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.set(rules.Change{}, "max_payload_size", `"2KiB"`)
-	await(t, "the limit holds in a program", func() bool { return errors.Is(push(p.client, 3<<10), queue.ErrPayloadSize) })
+	await(t, "the limit holds in a program", func() bool { return errors.Is(push(p.client, 3<<10), protocol.ErrPayloadSize) })
 }
 
 // TestRulesOfADeletedQueue checks that settings of a deleted queue do not hold for a queue that is registered anew with its
@@ -263,17 +263,17 @@ func TestRulesOfADeletedQueue(t *testing.T) {
 // TestRulesThatCannotBeRead checks that a node starts and works by its configuration if the settings cannot be read.
 func TestRulesThatCannotBeRead(t *testing.T) {
 	t.Parallel()
-	for name, spoil := range map[string]func(ctx context.Context, c *queue.Client) error{
-		"another type": func(ctx context.Context, c *queue.Client) error {
+	for name, spoil := range map[string]func(ctx context.Context, c *protocol.Client) error{
+		"another type": func(ctx context.Context, c *protocol.Client) error {
 			return c.DB().ForTests().Set(ctx, c.DB().Keys.Rules(), "x", 0).Err()
 		},
-		"no value": func(ctx context.Context, c *queue.Client) error {
+		"no value": func(ctx context.Context, c *protocol.Client) error {
 			return c.DB().ForTests().HSet(ctx, c.DB().Keys.Rules(), "#", 1, "orders", `{"rev":1,"set":{"journal":{}}}`).Err()
 		},
-		"no JSON": func(ctx context.Context, c *queue.Client) error {
+		"no JSON": func(ctx context.Context, c *protocol.Client) error {
 			return c.DB().ForTests().HSet(ctx, c.DB().Keys.Rules(), "#", 1, "orders", "{").Err()
 		},
-		"an unknown key": func(ctx context.Context, c *queue.Client) error {
+		"an unknown key": func(ctx context.Context, c *protocol.Client) error {
 			return c.DB().ForTests().HSet(ctx, c.DB().Keys.Rules(), "#", 1, "orders", `{"rev":1,"set":{"colour":{"value":1},"batch_size":{"value":3}}}`).Err()
 		},
 	} {

@@ -14,7 +14,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/testing/redistest"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
@@ -165,13 +165,13 @@ func TestNodeStartsBesideADamagedEntry(t *testing.T) {
 func TestNodeWithoutTheCodec(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t)
-	client, err := queue.Open(queue.Config{Redis: srv.URL()})
+	client, err := protocol.Open(protocol.Config{Redis: srv.URL()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer client.Close()
 	same := func(p []byte) ([]byte, error) { return p, nil }
-	if err := client.SetRules("orders", queue.PushRules{Codec: queue.Codec{Name: "same", Encode: same}}); err != nil {
+	if err := client.SetRules("orders", protocol.PushRules{Codec: protocol.Codec{Name: "same", Encode: same}}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := client.Register(t.Context(), lowkiq.Queue{Name: "orders", Shards: 2}); err != nil {
@@ -185,8 +185,8 @@ func TestNodeWithoutTheCodec(t *testing.T) {
 		if err := n.Handle(QueueConfig{Name: "orders", Shards: shards}, lowkiq.HandlerFunc(func(context.Context, *lowkiq.Batch) error { return nil })); err != nil {
 			t.Fatal(err)
 		}
-		if err := n.Run(t.Context()); !errors.Is(err, queue.ErrCodec) || !strings.Contains(err.Error(), "QueueConfig.Codec") {
-			t.Errorf("got %v, want %v that says where the codec belongs", err, queue.ErrCodec)
+		if err := n.Run(t.Context()); !errors.Is(err, protocol.ErrCodec) || !strings.Contains(err.Error(), "QueueConfig.Codec") {
+			t.Errorf("got %v, want %v that says where the codec belongs", err, protocol.ErrCodec)
 		}
 	}
 }
@@ -207,7 +207,7 @@ func TestQueueChangesWhileItIsSoughtAnew(t *testing.T) {
 			register(t, srv.Addr(), "orders", entry)
 			seen := *run.queues.registry.Load()
 			seen.entries = maps.Clone(seen.entries)
-			seen.entries["orders"] = queue.RegistryEntry{Shards: 2, Layout: 2}
+			seen.entries["orders"] = protocol.RegistryEntry{Shards: 2, Layout: 2}
 			run.queues.registry.Store(&seen) // as it was just read
 			first := run.instance()
 			first.keeper.End(errRegisteredAnew)

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq/node/internal/limits"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // The lease shows what lanes of the node's queues wait for. So every node can say why a queue does not go faster, also if it
@@ -27,17 +27,17 @@ const (
 // waits has the waits of an instance's lanes, by queue.
 type waits struct {
 	mu    sync.Mutex
-	seen  map[waitOf]int          // successive readings with the wait, then minReadings + the readings without it that are left; guarded by mu
-	shown map[string][]queue.Wait // guarded by mu
+	seen  map[waitOf]int             // successive readings with the wait, then minReadings + the readings without it that are left; guarded by mu
+	shown map[string][]protocol.Wait // guarded by mu
 }
 
 type waitOf struct {
 	queue string
-	queue.Wait
+	protocol.Wait
 }
 
 // addReading adds the current waits by queue. It returns whether the waits to show have changed.
-func (w *waits) addReading(now map[string][]queue.Wait) (changed bool) {
+func (w *waits) addReading(now map[string][]protocol.Wait) (changed bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.seen == nil {
@@ -54,7 +54,7 @@ func (w *waits) addReading(now map[string][]queue.Wait) (changed bool) {
 			w.seen[one] = minReadings + maxMissedReadings
 		}
 	}
-	told := map[string][]queue.Wait{}
+	told := map[string][]protocol.Wait{}
 	for one, n := range w.seen {
 		switch {
 		case found[one]:
@@ -73,7 +73,7 @@ func (w *waits) addReading(now map[string][]queue.Wait) (changed bool) {
 			delete(told, name)
 			continue
 		}
-		slices.SortFunc(told[name], func(x, y queue.Wait) int { return stageOrder(x.For) - stageOrder(y.For) })
+		slices.SortFunc(told[name], func(x, y protocol.Wait) int { return stageOrder(x.For) - stageOrder(y.For) })
 	}
 	if reflect.DeepEqual(told, w.shown) || len(told)+len(w.shown) == 0 {
 		return false
@@ -83,20 +83,20 @@ func (w *waits) addReading(now map[string][]queue.Wait) (changed bool) {
 }
 
 // stageOrder gives waits a fixed order, so that the text of the lease does not change without a reason.
-func stageOrder(of queue.Stage) int {
-	return slices.Index([]queue.Stage{queue.ForCall, queue.ForPermit, queue.ForProcess, queue.ForSlot, queue.ForRate, queue.ForGroup}, of)
+func stageOrder(of protocol.Stage) int {
+	return slices.Index([]protocol.Stage{protocol.ForCall, protocol.ForPermit, protocol.ForProcess, protocol.ForSlot, protocol.ForRate, protocol.ForGroup}, of)
 }
 
 // shownWaits returns the waits for the lease.
-func (w *waits) shownWaits() map[string][]queue.Wait {
+func (w *waits) shownWaits() map[string][]protocol.Wait {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.shown
 }
 
 // waitsOf returns the current waits of queues.
-func waitsOf(queues map[string]*limits.Queue) map[string][]queue.Wait {
-	now := map[string][]queue.Wait{}
+func waitsOf(queues map[string]*limits.Queue) map[string][]protocol.Wait {
+	now := map[string][]protocol.Wait{}
 	for name, q := range queues {
 		if list := q.Waits(); len(list) > 0 {
 			now[name] = list

@@ -4,21 +4,21 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // TestWaitsTold checks that a lease shows what lanes wait for after two successive readings, until there was no such wait for a
 // while, and that it changes for no other reason.
 func TestWaitsTold(t *testing.T) {
 	t.Parallel()
-	rate, slot := queue.Wait{For: queue.ForRate, Of: "1/s"}, queue.Wait{For: queue.ForSlot, Of: "8"}
-	none := map[string][]queue.Wait{}
-	some := map[string][]queue.Wait{"orders": {rate}}
-	both := map[string][]queue.Wait{"orders": {rate, slot}}
+	rate, slot := protocol.Wait{For: protocol.ForRate, Of: "1/s"}, protocol.Wait{For: protocol.ForSlot, Of: "8"}
+	none := map[string][]protocol.Wait{}
+	some := map[string][]protocol.Wait{"orders": {rate}}
+	both := map[string][]protocol.Wait{"orders": {rate, slot}}
 	var w waits
 	look := 0
 	for _, step := range []struct {
-		now     map[string][]queue.Wait
+		now     map[string][]protocol.Wait
 		changed bool
 		told    string
 	}{
@@ -35,9 +35,9 @@ func TestWaitsTold(t *testing.T) {
 			t.Errorf("look %d: got %t, %v, want %t, %s", look, changed, w.shownWaits(), step.changed, step.told)
 		}
 	}
-	many := map[string][]queue.Wait{}
+	many := map[string][]protocol.Wait{}
 	for i := range 3 * maxWaitQueues {
-		many[fmt.Sprint("q", i)] = []queue.Wait{rate}
+		many[fmt.Sprint("q", i)] = []protocol.Wait{rate}
 	}
 	w.addReading(many)
 	if w.addReading(many); len(w.shownWaits()) != maxWaitQueues {

@@ -7,13 +7,13 @@ import (
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/node/internal/claims"
 	"github.com/lowkiq/lowkiq/node/internal/runner"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // wakeups finds work for an instance. It follows wake-up messages of the shards, and polls for work whose messages were missed.
 type wakeups struct {
-	client   *queue.Client
-	news     *queue.Wakes
+	client   *protocol.Client
+	news     *protocol.Wakes
 	claims   *claims.Claims[*runner.Runner]
 	clock    *redisClock
 	ops      *operations
@@ -30,7 +30,7 @@ func (w *wakeups) followNews(ctx context.Context) {
 }
 
 // applyNews applies a wake-up message.
-func (w *wakeups) applyNews(news queue.Wake) {
+func (w *wakeups) applyNews(news protocol.Wake) {
 	if news.Lost {
 		w.markUnsubscribed()
 		return
@@ -61,7 +61,7 @@ func (w *wakeups) applyNews(news queue.Wake) {
 const answerPatience = 250 * time.Millisecond
 
 // answerQuestion tells another node where an id is.
-func (w *wakeups) answerQuestion(q *queue.Question) {
+func (w *wakeups) answerQuestion(q *protocol.Question) {
 	ctx, cancel := context.WithTimeout(w.io, answerPatience)
 	defer cancel()
 	if err := w.client.Answer(ctx, q, w.locateID(q.Shard, q.ID, q.Cancel)); err != nil {
@@ -71,10 +71,10 @@ func (w *wakeups) answerQuestion(q *queue.Question) {
 
 // locateID returns whether an id in flight waits for a handler call, or is in a call. If it is in a call and cancel is not
 // nil, locateID cancels the call.
-func (w *wakeups) locateID(s lowkiq.Shard, id string, cancel *queue.Cancellation) queue.Whereabouts {
+func (w *wakeups) locateID(s lowkiq.Shard, id string, cancel *protocol.Cancellation) protocol.Whereabouts {
 	o := w.claims.Get(s)
 	if o == nil {
-		return queue.Whereabouts{}
+		return protocol.Whereabouts{}
 	}
 	where := o.Runner.Whereabouts(id)
 	where.Cancelled = cancel != nil && o.Runner.Cancel(id, *cancel)
@@ -124,7 +124,7 @@ func (w *wakeups) peekShards(ctx context.Context, page []*ownedShard) {
 	if len(page) == 0 {
 		return
 	}
-	shards := make([]*queue.Shard, len(page))
+	shards := make([]*protocol.Shard, len(page))
 	for i, o := range page {
 		shards[i] = o.Claim.Shard
 	}

@@ -11,8 +11,8 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/testing/redistest"
-	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
@@ -109,8 +109,8 @@ func TestWhereaboutsWhileItWorks(t *testing.T) {
 		return nil
 	}).serving()
 	p := open(t, srv.URL(), 2)
-	seen := map[queue.Stage]bool{}
-	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline) && !(seen[queue.Handled] && seen[queue.Behind]); {
+	seen := map[protocol.Stage]bool{}
+	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline) && !(seen[protocol.Handled] && seen[protocol.Behind]); {
 		p.ids("a", 200)
 		for p.stats().Jobs.Total() > 0 {
 			for i := range 200 {
@@ -126,18 +126,18 @@ func TestWhereaboutsUnanswered(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t)
 	p := open(t, srv.URL(), 1)
-	if got, err := p.client.Whereabouts(t.Context(), "n9/X.1", p.Shard(0), "a", time.Minute); err != nil || got != (queue.Whereabouts{}) {
+	if got, err := p.client.Whereabouts(t.Context(), "n9/X.1", p.Shard(0), "a", time.Minute); err != nil || got != (protocol.Whereabouts{}) {
 		t.Errorf("nobody listens: got %+v, %v; want nothing", got, err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	wakes := p.client.NewWakes(ctx, "n9/X.1")
-	heard, ended := make(chan queue.Wake, 10), make(chan error, 1)
-	go func() { ended <- wakes.Run(ctx, func(w queue.Wake) { heard <- w }) }()
-	var w queue.Wake
+	heard, ended := make(chan protocol.Wake, 10), make(chan error, 1)
+	go func() { ended <- wakes.Run(ctx, func(w protocol.Wake) { heard <- w }) }()
+	var w protocol.Wake
 	await(t, "a question is heard, and its answer waited for in vain", func() bool {
 		began := time.Now()
 		got, err := p.client.Whereabouts(t.Context(), "n9/X.1", p.Shard(0), `a "b"`+"\n c", 200*time.Millisecond)
-		if err != nil || got != (queue.Whereabouts{}) {
+		if err != nil || got != (protocol.Whereabouts{}) {
 			t.Fatalf("got %+v, %v; want nothing", got, err)
 		}
 		select {

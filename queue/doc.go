@@ -1,16 +1,13 @@
-// Package queue stores jobs in Redis and refuses instances that may not touch them.
+// Package queue pushes jobs and waits for their replies. It is the package of programs that produce jobs.
 //
-// It answers one question: what happens to a job? Each transition of a shard is one Lua script (package lua),
-// so no crash exposes a half-done step (I6). Each script of a worker first checks the shard's claim (I1).
-// I1 to I8 are the promises of docs/design.md.
+// A [Client] is a connection to a Redis under the name of a cluster. [Client.Register] makes a queue known, and
+// returns it. [Queue.Push] stores jobs, [Typed] does so with payloads of a Go type, and [Client.Call] waits for
+// the reply as well. Redis has a job when its push returns. Nodes handle it (package node), now or after they
+// have been started.
 //
-// A [Client] is a connection to a Redis (single, Sentinel or Cluster) under the name of a cluster. A [Queue]
-// pushes jobs. An instance that has a lease (package queue/lease) claims a [Shard]. The resulting [Claim] pops,
-// acks, nacks and buries jobs, and releases the shard. Lists of jobs and actions of people are in queue/browse,
-// the audit is in queue/audit.
+// A client is safe for concurrent use. A program needs a single client for each cluster, and closes it at its end.
+// Small pushes of concurrent callers then share scripts, so pushes need no batches of their own.
 //
-// Some work runs in goroutines of its own: commits of concurrent pushes, reads of a queue's entry during a
-// push, and [Wakes.Run]. They end with their work. A client that makes calls listens for replies until a
-// minute after its last call. A client that pushes writes its counts every ten seconds. [Client.Close] ends
-// both. A loop over [Client.Events] has two goroutines, which end with it.
+// [Client.Protocol] leads to the protocol of nodes (package queue/protocol), and to the packages that list,
+// inspect and repair jobs, such as queue/browse.
 package queue

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // Instance is a process with a lease, and the state of its queues as the lease has it.
@@ -15,11 +15,11 @@ type Instance struct {
 	Node, Name string
 	Unreadable bool // its lease cannot be read, so it may handle any queue
 	Draining   bool
-	Static     string                  // which shards a static node owns, such as "0 of 3"; "" for other nodes
-	Queues     map[string]int          // handled queues, with the number of owned shards
-	Unready    map[string]string       // queues with a handler that cannot work, with the reason
-	Waits      map[string][]queue.Wait // what the lanes of a queue wait for
-	Refused    []string                // operations that Redis refuses
+	Static     string                     // which shards a static node owns, such as "0 of 3"; "" for other nodes
+	Queues     map[string]int             // handled queues, with the number of owned shards
+	Unready    map[string]string          // queues with a handler that cannot work, with the reason
+	Waits      map[string][]protocol.Wait // what the lanes of a queue wait for
+	Refused    []string                   // operations that Redis refuses
 }
 
 // Handled holds the instances with a lease.
@@ -131,7 +131,7 @@ type QueueFacts struct {
 	Paused  bool
 	Redis   string // why Redis refuses leases of the answering node; "" if it does not
 	Handled Handled
-	Shards  []queue.Stats // nil if they are not known
+	Shards  []protocol.Stats // nil if they are not known
 }
 
 // patient is the minimum lag of a slow queue.
@@ -140,7 +140,7 @@ const patient = time.Second
 // Causes returns why the queue cannot go faster now, the most important cause first.
 func (f *QueueFacts) Causes() []Cause {
 	causes, add := causeList()
-	handlers, sum := f.Handled.of(f.Name), queue.Sum(f.Shards)
+	handlers, sum := f.Handled.of(f.Name), protocol.Sum(f.Shards)
 	if f.Redis != "" {
 		add(CauseRedis, "", "Redis refuses the leases of nodes, and without one a node handles nothing: %s", f.Redis)
 	} else if len(handlers) == 0 {
@@ -249,7 +249,7 @@ func (f *QueueFacts) addUnowned(handlers []*Instance, add addCause) {
 
 // addWaits adds the causes that make lanes with a batch wait.
 func (f *QueueFacts) addWaits(handlers []*Instance, add addCause) {
-	nodes, bound := map[queue.Stage][]string{}, map[queue.Stage]string{}
+	nodes, bound := map[protocol.Stage][]string{}, map[protocol.Stage]string{}
 	for _, h := range handlers {
 		for _, wait := range h.Waits[f.Name] {
 			if !slices.Contains(nodes[wait.For], h.Node) { // after a change of rules it may report two bounds for a moment
@@ -258,25 +258,25 @@ func (f *QueueFacts) addWaits(handlers []*Instance, add addCause) {
 			bound[wait.For] = cmp.Or(bound[wait.For], wait.Of)
 		}
 	}
-	on := func(stage queue.Stage) string { return strings.Join(nodes[stage], ", ") }
+	on := func(stage protocol.Stage) string { return strings.Join(nodes[stage], ", ") }
 	set := "rules " + f.Name + " --set "
-	if of := bound[queue.ForRate]; of != "" {
+	if of := bound[protocol.ForRate]; of != "" {
 		add(CauseRate, set+"limit.rate=RATE", "the cluster hands out as many ids as its limit allows, %s", of)
 	}
-	if of := bound[queue.ForPermit]; of != "" {
+	if of := bound[protocol.ForPermit]; of != "" {
 		add(CauseLimit, set+"limit.concurrency=N", "the cluster runs as many calls as its limit allows, %s", of)
 	}
-	if of := bound[queue.ForGroup]; of != "" {
+	if of := bound[protocol.ForGroup]; of != "" {
 		add(CauseGroup, set+"groups.concurrency=N", "ids wait for the limit of their group, %s", of)
 	}
-	if of := bound[queue.ForCall]; of != "" {
-		add(CauseConcurrency, set+"concurrency=N", "node %s runs as many calls as its concurrency allows, %s", on(queue.ForCall), of)
+	if of := bound[protocol.ForCall]; of != "" {
+		add(CauseConcurrency, set+"concurrency=N", "node %s runs as many calls as its concurrency allows, %s", on(protocol.ForCall), of)
 	}
-	if of := bound[queue.ForProcess]; of != "" {
-		add(CauseProcesses, "", "all processes of its handler are busy on node %s, %s: handler.processes in the configuration is their number", on(queue.ForProcess), of)
+	if of := bound[protocol.ForProcess]; of != "" {
+		add(CauseProcesses, "", "all processes of its handler are busy on node %s, %s: handler.processes in the configuration is their number", on(protocol.ForProcess), of)
 	}
-	if of := bound[queue.ForSlot]; of != "" {
-		add(CauseSlots, "", "all calls of node %s are taken, %s of all queues: node.concurrency in the configuration is their number", on(queue.ForSlot), of)
+	if of := bound[protocol.ForSlot]; of != "" {
+		add(CauseSlots, "", "all calls of node %s are taken, %s of all queues: node.concurrency in the configuration is their number", on(protocol.ForSlot), of)
 	}
 }
 

@@ -6,13 +6,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // shards are those of a queue with so many ready ids each, owned by n1, that have waited for a minute.
-func shards(ready ...int) (all []queue.Stats) {
+func shards(ready ...int) (all []protocol.Stats) {
 	for _, n := range ready {
-		s := queue.Stats{Jobs: queue.Counts{Ready: n, InFlight: min(n, 1)}, Owner: queue.Owner{Instance: "n1/A.1", Fence: 1}}
+		s := protocol.Stats{Jobs: protocol.Counts{Ready: n, InFlight: min(n, 1)}, Owner: protocol.Owner{Instance: "n1/A.1", Fence: 1}}
 		if n > 0 {
 			s.Lag = time.Minute
 		}
@@ -21,9 +21,9 @@ func shards(ready ...int) (all []queue.Stats) {
 	return all
 }
 
-func waitsFor(stage queue.Stage, of string) func(*QueueFacts) {
+func waitsFor(stage protocol.Stage, of string) func(*QueueFacts) {
 	return func(f *QueueFacts) {
-		f.Handled[0].Waits = map[string][]queue.Wait{"orders": append(f.Handled[0].Waits["orders"], queue.Wait{For: stage, Of: of})}
+		f.Handled[0].Waits = map[string][]protocol.Wait{"orders": append(f.Handled[0].Waits["orders"], protocol.Wait{For: stage, Of: of})}
 	}
 }
 
@@ -31,8 +31,8 @@ func waitsFor(stage queue.Stage, of string) func(*QueueFacts) {
 func TestCauses(t *testing.T) {
 	t.Parallel()
 	ready := func(n ...int) func(*QueueFacts) { return func(f *QueueFacts) { f.Shards = shards(n...) } }
-	jobs := func(c queue.Counts) func(*QueueFacts) {
-		return func(f *QueueFacts) { f.Shards = []queue.Stats{{Jobs: c, Owner: queue.Owner{Instance: "n1/A.1"}}} }
+	jobs := func(c protocol.Counts) func(*QueueFacts) {
+		return func(f *QueueFacts) { f.Shards = []protocol.Stats{{Jobs: c, Owner: protocol.Owner{Instance: "n1/A.1"}}} }
 	}
 	second := func(of Instance) func(*QueueFacts) {
 		return func(f *QueueFacts) {
@@ -71,35 +71,35 @@ func TestCauses(t *testing.T) {
 		{"one of two is not ready", []func(*QueueFacts){unready, second(Instance{})}, []string{"not_ready|1 of 2 handlers are not ready (n1), and others take their shards: no such file"}},
 		{"unowned", []func(*QueueFacts){ready(3, 2, 0), func(f *QueueFacts) { f.Shards[0].Owner.Instance = "n0/Z.1" }},
 			[]string{"unowned|1 of 3 shards have no live owner, and 4 ids wait in them|lowkiq-node shards --queue orders", "shards|"}},
-		{"rate", []func(*QueueFacts){ready(160, 0, 0, 0), waitsFor(queue.ForRate, "10/s")}, []string{"rate|as many ids as its limit allows, 10/s|lowkiq-node rules orders --set limit.rate=RATE"}},
-		{"limit", []func(*QueueFacts){ready(9), waitsFor(queue.ForPermit, "5")}, []string{"limit|as many calls as its limit allows, 5|limit.concurrency=N"}},
-		{"pushes wait for a run", []func(*QueueFacts){jobs(queue.Counts{InFlight: 1}), func(f *QueueFacts) { f.Shards[0].Lag = time.Minute }},
+		{"rate", []func(*QueueFacts){ready(160, 0, 0, 0), waitsFor(protocol.ForRate, "10/s")}, []string{"rate|as many ids as its limit allows, 10/s|lowkiq-node rules orders --set limit.rate=RATE"}},
+		{"limit", []func(*QueueFacts){ready(9), waitsFor(protocol.ForPermit, "5")}, []string{"limit|as many calls as its limit allows, 5|limit.concurrency=N"}},
+		{"pushes wait for a run", []func(*QueueFacts){jobs(protocol.Counts{InFlight: 1}), func(f *QueueFacts) { f.Shards[0].Lag = time.Minute }},
 			[]string{"in_flight|payloads wait until the run of their id ends, and 1 id is in flight|lowkiq-node jobs orders --state in_flight"}},
-		{"group", []func(*QueueFacts){waitsFor(queue.ForGroup, "2 calls and 10/s")}, []string{"group|the limit of their group, 2 calls and 10/s|groups.concurrency=N"}},
-		{"concurrency", []func(*QueueFacts){waitsFor(queue.ForCall, "2"), second(Instance{Waits: map[string][]queue.Wait{"orders": {{For: queue.ForCall, Of: "2"}}}})},
+		{"group", []func(*QueueFacts){waitsFor(protocol.ForGroup, "2 calls and 10/s")}, []string{"group|the limit of their group, 2 calls and 10/s|groups.concurrency=N"}},
+		{"concurrency", []func(*QueueFacts){waitsFor(protocol.ForCall, "2"), second(Instance{Waits: map[string][]protocol.Wait{"orders": {{For: protocol.ForCall, Of: "2"}}}})},
 			[]string{"concurrency|node n1, n2 runs as many calls as its concurrency allows, 2|concurrency=N"}},
 		{"two bounds of a node", []func(*QueueFacts){first(func(i *Instance) {
-			i.Waits = map[string][]queue.Wait{"orders": {{For: queue.ForCall, Of: "1"}, {For: queue.ForCall, Of: "8"}}}
+			i.Waits = map[string][]protocol.Wait{"orders": {{For: protocol.ForCall, Of: "1"}, {For: protocol.ForCall, Of: "8"}}}
 		})}, []string{"concurrency|node n1 runs as many calls as its concurrency allows, 1|concurrency=N"}},
-		{"processes", []func(*QueueFacts){waitsFor(queue.ForProcess, "3")}, []string{"processes|all processes of its handler are busy on node n1, 3"}},
-		{"slots", []func(*QueueFacts){waitsFor(queue.ForSlot, "8")}, []string{"slots|all calls of node n1 are taken, 8 of all queues"}},
+		{"processes", []func(*QueueFacts){waitsFor(protocol.ForProcess, "3")}, []string{"processes|all processes of its handler are busy on node n1, 3"}},
+		{"slots", []func(*QueueFacts){waitsFor(protocol.ForSlot, "8")}, []string{"slots|all calls of node n1 are taken, 8 of all queues"}},
 		{"crowded", []func(*QueueFacts){ready(1, 0, 212, 0, 0, 0, 2, 0)}, []string{"crowded|212 of 215 ready ids are in shard 2 of 8|shard_concurrency=N"}},
 		{"crowded, two shards", []func(*QueueFacts){ready(0, 0, 100, 0, 0, 0, 90, 0)}, []string{"crowded|190 of 190 ready ids are in 2 of 8 shards"}},
 		{"one id is crowded", []func(*QueueFacts){ready(0, 1)}, []string{"crowded|1 of 1 ready id is in shard 1 of 2"}},
 		{"all shards", []func(*QueueFacts){ready(3, 4, 0, 5)}, []string{"shards|12 ready ids are in 3 of 4 shards|shard_concurrency=N"}},
 		{"one shard there is", []func(*QueueFacts){ready(3)}, []string{"shards|3 ready ids are in 1 of 1 shards"}},
-		{"put off", []func(*QueueFacts){jobs(queue.Counts{Scheduled: 5}), func(f *QueueFacts) { f.Shards[0].Lag = 37 * time.Second }},
+		{"put off", []func(*QueueFacts){jobs(protocol.Counts{Scheduled: 5}), func(f *QueueFacts) { f.Shards[0].Lag = 37 * time.Second }},
 			[]string{"put_off|its handler or a group put off jobs that were due, the oldest 37s ago|lowkiq-node jobs orders --state scheduled"}},
-		{"scheduled", []func(*QueueFacts){jobs(queue.Counts{Scheduled: 5})}, nil},
-		{"held", []func(*QueueFacts){jobs(queue.Counts{Held: 2})}, []string{"held|a person holds 2 ids|lowkiq-node hold --queue orders"}},
-		{"retries", []func(*QueueFacts){jobs(queue.Counts{Retry: 1})}, []string{"retries|1 id failed and waits for the next attempt|lowkiq-node errors orders"}},
-		{"blocked", []func(*QueueFacts){jobs(queue.Counts{Blocked: 3})}, []string{"blocked|3 ids ran out of retries and wait for a person|--state blocked"}},
+		{"scheduled", []func(*QueueFacts){jobs(protocol.Counts{Scheduled: 5})}, nil},
+		{"held", []func(*QueueFacts){jobs(protocol.Counts{Held: 2})}, []string{"held|a person holds 2 ids|lowkiq-node hold --queue orders"}},
+		{"retries", []func(*QueueFacts){jobs(protocol.Counts{Retry: 1})}, []string{"retries|1 id failed and waits for the next attempt|lowkiq-node errors orders"}},
+		{"blocked", []func(*QueueFacts){jobs(protocol.Counts{Blocked: 3})}, []string{"blocked|3 ids ran out of retries and wait for a person|--state blocked"}},
 		{"the order", []func(*QueueFacts){
-			jobs(queue.Counts{Ready: 1, Held: 1, Retry: 1, Blocked: 1}), paused, refused, unready, drains, waitsFor(queue.ForSlot, "8"), waitsFor(queue.ForProcess, "1"),
-			waitsFor(queue.ForCall, "1"), waitsFor(queue.ForGroup, "1/s"), waitsFor(queue.ForPermit, "1"), waitsFor(queue.ForRate, "1/s"),
+			jobs(protocol.Counts{Ready: 1, Held: 1, Retry: 1, Blocked: 1}), paused, refused, unready, drains, waitsFor(protocol.ForSlot, "8"), waitsFor(protocol.ForProcess, "1"),
+			waitsFor(protocol.ForCall, "1"), waitsFor(protocol.ForGroup, "1/s"), waitsFor(protocol.ForPermit, "1"), waitsFor(protocol.ForRate, "1/s"),
 			func(f *QueueFacts) { f.Shards[0].Owner.Instance, f.Shards[0].Lag = "", time.Hour },
 		}, []string{"paused|", "refused|", "draining|", "not_ready|", "unowned|", "rate|", "limit|", "group|", "concurrency|", "processes|", "slots|", "held|", "retries|", "blocked|"}},
-		{"a group waits, and its shard is crowded", []func(*QueueFacts){ready(50, 0, 0, 0), waitsFor(queue.ForGroup, "1/s")}, []string{"group|", "crowded|50 of 50"}},
+		{"a group waits, and its shard is crowded", []func(*QueueFacts){ready(50, 0, 0, 0), waitsFor(protocol.ForGroup, "1/s")}, []string{"group|", "crowded|50 of 50"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := QueueFacts{Name: "orders", Handled: Handled{{Node: "n1", Name: "n1/A.1", Queues: map[string]int{"orders": 1, "mail": 1}}}}

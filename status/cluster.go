@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq/internal/process/sleep"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // Cluster answers questions about the cluster as a whole. See [Of].
@@ -27,9 +27,9 @@ type Cluster interface {
 	// ErrUnknownNode, ErrNodeExists.
 	Plan(ctx context.Context, add, remove []string) ([]Move, error)
 	// Why explains why an id of a queue is not with a handler now.
-	Why(ctx context.Context, q *queue.Queue, id string) (Why, error)
+	Why(ctx context.Context, q *protocol.Queue, id string) (Why, error)
 	// Cancel ends the handler call that an id is in. ErrNotRunning, ErrNoAnswer.
-	Cancel(ctx context.Context, q *queue.Queue, id string, why queue.Cancellation) error
+	Cancel(ctx context.Context, q *protocol.Queue, id string, why protocol.Cancellation) error
 	// Drain asks a node to give its shards away (on), or to take some again, and returns
 	// the instance that has got the request. ErrUnknownNode, ErrNotHeard.
 	Drain(ctx context.Context, node string, on bool) (instance string, err error)

@@ -14,6 +14,7 @@ import (
 	"github.com/lowkiq/lowkiq/membership"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/lease"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/recurring"
 	"github.com/lowkiq/lowkiq/queue/rules"
 	"github.com/lowkiq/lowkiq/rebalance"
@@ -43,7 +44,7 @@ type Source interface {
 	Static() string
 	// Here returns where the node's process has an id, if it is the instance owner. It ends the handler's call of the id
 	// unless cancel is nil. A node that drains answers, too, although it hears no questions of others any more.
-	Here(owner string, s lowkiq.Shard, id string, cancel *queue.Cancellation) (where queue.Whereabouts, ok bool)
+	Here(owner string, s lowkiq.Shard, id string, cancel *protocol.Cancellation) (where protocol.Whereabouts, ok bool)
 }
 
 // Of returns answers that come from a node, and from the leases and claims in Redis. If the node is in no cluster, they come from Redis alone.
@@ -53,7 +54,7 @@ type inspector struct{ Source }
 
 // Status describes the cluster and its nodes, without the queues.
 func (x inspector) Status(ctx context.Context) (Status, error) {
-	client := x.Client()
+	client := x.Client().Protocol()
 	known := Status{Cluster: client.Cluster(), Warnings: x.Warnings()}
 	raft, assignment := x.Raft()
 	if raft != nil {
@@ -146,7 +147,7 @@ func (x inspector) Owners(ctx context.Context) (Owners, error) {
 
 // owners also returns the leases, by instance.
 func (x inspector) owners(ctx context.Context) (map[string]identity.Lease, Owners, error) {
-	live, err := identity.Live(ctx, x.Client().Leases())
+	live, err := identity.Live(ctx, x.Client().Protocol().Leases())
 	_, agreed := x.Raft()
 	return live, func(s lowkiq.Shard, holder string) (assigned string, state ShardState) {
 		if agreed != nil {
@@ -180,7 +181,7 @@ func nodeStatus(other lease.Instance, info identity.Lease, left time.Duration) N
 
 // Handled are the instances that have a lease, and what it says of queues.
 func (x inspector) Handled(ctx context.Context) (Handled, error) {
-	instances, err := x.Client().Leases().All(ctx)
+	instances, err := x.Client().Protocol().Leases().All(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -209,7 +210,7 @@ func handledBy(name string, info identity.Lease) Instance {
 
 // MayBegin names the instances that may still begin jobs of a queue that is paused.
 func (x inspector) MayBegin(ctx context.Context, queueName string) ([]string, error) {
-	instances, err := x.Client().Leases().All(ctx)
+	instances, err := x.Client().Protocol().Leases().All(ctx)
 	return identity.MayBegin(queueName, instances), err
 }
 
@@ -219,18 +220,18 @@ func (x inspector) Shards(ctx context.Context) ([]Shard, error) {
 	if err != nil {
 		return nil, err
 	}
-	entries, err := x.Client().Registry().Entries(ctx)
+	entries, err := x.Client().Protocol().Registry().Entries(ctx)
 	if err != nil {
 		return nil, err
 	}
 	var list []Shard
 	for _, name := range slices.Sorted(maps.Keys(entries)) {
-		q, err := x.Client().Queue(ctx, name)
+		q, err := x.Client().Protocol().Queue(ctx, name)
 		if err != nil {
 			return nil, err
 		}
 		shards := q.All()
-		stats, err := x.Client().Stats(ctx, shards...)
+		stats, err := x.Client().Protocol().Stats(ctx, shards...)
 		if err != nil {
 			return nil, err
 		}
@@ -241,7 +242,7 @@ func (x inspector) Shards(ctx context.Context) ([]Shard, error) {
 	return list, nil
 }
 
-func shardStatus(s lowkiq.Shard, stats queue.Stats, owners Owners) Shard {
+func shardStatus(s lowkiq.Shard, stats protocol.Stats, owners Owners) Shard {
 	assigned, state := owners(s, stats.Owner.Instance)
 	return Shard{
 		Queue: s.Queue, Index: s.Index, Assigned: assigned, State: state,

@@ -5,13 +5,13 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
 // Why says why an id is not with a handler now.
-func (x inspector) Why(ctx context.Context, q *queue.Queue, id string) (Why, error) {
+func (x inspector) Why(ctx context.Context, q *protocol.Queue, id string) (Why, error) {
 	var f Facts
 	var err error
 	if f.Job, f.Found, err = browse.Of(q).Where(ctx, id); err != nil {
@@ -20,7 +20,7 @@ func (x inspector) Why(ctx context.Context, q *queue.Queue, id string) (Why, err
 	if f.Position, err = browse.Of(q).Position(ctx, id); err != nil {
 		return Why{}, err
 	}
-	entries, err := x.Client().Registry().Entries(ctx)
+	entries, err := x.Client().Protocol().Registry().Entries(ctx)
 	if err != nil {
 		return Why{}, err
 	}
@@ -29,7 +29,7 @@ func (x inspector) Why(ctx context.Context, q *queue.Queue, id string) (Why, err
 		return Why{}, err
 	}
 	f.Paused = entries[q.Name].Paused
-	f.Shard = shardStatus(q.Of(id).Shard, queue.Stats{Owner: f.Position.Owner}, owners)
+	f.Shard = shardStatus(q.Of(id).Shard, protocol.Stats{Owner: f.Position.Owner}, owners)
 	var handled Handled
 	for name, info := range live {
 		f.Handled = f.Handled || takes(info, q.Name)
@@ -44,13 +44,13 @@ func (x inspector) Why(ctx context.Context, q *queue.Queue, id string) (Why, err
 		// Only the owner knows whether the id waits for a process, or a handler has begun.
 		var here bool
 		if f.Where, here = x.Here(f.Shard.Owner, q.Of(id).Shard, id, nil); !here {
-			if f.Where, err = x.Client().Whereabouts(ctx, f.Shard.Owner, q.Of(id), id, askPatience); err != nil {
+			if f.Where, err = x.Client().Protocol().Whereabouts(ctx, f.Shard.Owner, q.Of(id), id, askPatience); err != nil {
 				return Why{}, err
 			}
 		}
 	}
-	if f.Where.Stage == queue.ForPermit {
-		f.Permits, _ = x.Client().Permits(q.Name).Holders(ctx) // without them the answer says less
+	if f.Where.Stage == protocol.ForPermit {
+		f.Permits, _ = x.Client().Protocol().Permits(q.Name).Holders(ctx) // without them the answer says less
 	}
 	set, err := x.rulesOf(ctx, q.Name)
 	if err != nil {
@@ -58,7 +58,7 @@ func (x inspector) Why(ctx context.Context, q *queue.Queue, id string) (Why, err
 	}
 	if group := set.groups.Of(id); group != "" {
 		f.Group = group
-		f.InGroup, _ = x.Client().Group(ctx, q.Name, group)
+		f.InGroup, _ = x.Client().Protocol().Group(ctx, q.Name, group)
 		f.GroupLimit = set.groups.Limit
 	}
 	if f.Found && f.Job.State != browse.StateMorgue && f.Job.State != browse.StateInFlight {
@@ -68,7 +68,7 @@ func (x inspector) Why(ctx context.Context, q *queue.Queue, id string) (Why, err
 }
 
 // Cancel ends the handler call that an id is in.
-func (x inspector) Cancel(ctx context.Context, q *queue.Queue, id string, why queue.Cancellation) error {
+func (x inspector) Cancel(ctx context.Context, q *protocol.Queue, id string, why protocol.Cancellation) error {
 	job, found, err := browse.Of(q).Where(ctx, id)
 	if err != nil {
 		return err
@@ -83,7 +83,7 @@ func (x inspector) Cancel(ctx context.Context, q *queue.Queue, id string, why qu
 	owner := position.Owner.Instance
 	where, here := x.Here(owner, q.Of(id).Shard, id, &why)
 	if !here {
-		if where, err = x.Client().Cancel(ctx, owner, q.Of(id), id, why, askPatience); err != nil {
+		if where, err = x.Client().Protocol().Cancel(ctx, owner, q.Of(id), id, why, askPatience); err != nil {
 			return err
 		}
 	}
@@ -92,7 +92,7 @@ func (x inspector) Cancel(ctx context.Context, q *queue.Queue, id string, why qu
 		return nil
 	case where.Stage == "":
 		return fmt.Errorf("%q, which %s has: %w", id, owner, ErrNoAnswer)
-	case where.Stage == queue.Handled:
+	case where.Stage == protocol.Handled:
 		return fmt.Errorf("%q: %w any more: its handler on %s has just answered, or was told to stop as the node leaves", id, ErrNotRunning, owner)
 	}
 	return fmt.Errorf("%q: %w: %s has it, and no handler has begun", id, ErrNotRunning, owner)
@@ -112,7 +112,7 @@ type rulesInForce struct {
 func (x inspector) rulesOf(ctx context.Context, name string) (r rulesInForce, err error) {
 	base := rules.FromBases(x.Rules(name))
 	r.groups = base.WithDefaults(0).Groups
-	set, now, err := rules.In(x.Client().DB()).Queue(ctx, name)
+	set, now, err := rules.In(x.Client().Protocol().DB()).Queue(ctx, name)
 	if err != nil {
 		return r, err
 	}

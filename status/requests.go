@@ -9,7 +9,7 @@ import (
 
 // Drain passes a wish on to a node's newest live instance, be it this instance.
 func (x inspector) Drain(ctx context.Context, name string, on bool) (string, error) {
-	live, err := identity.Live(ctx, x.Client().Leases())
+	live, err := identity.Live(ctx, x.Client().Protocol().Leases())
 	if err != nil {
 		return "", err
 	}
@@ -23,7 +23,7 @@ func (x inspector) Drain(ctx context.Context, name string, on bool) (string, err
 	if !ok {
 		return "", unknownNode(name, newest)
 	}
-	got, err := x.Client().Drain(ctx, info.Instance, on)
+	got, err := x.Client().Protocol().Drain(ctx, info.Instance, on)
 	if err == nil && !got {
 		err = fmt.Errorf("drain %s: %w", info.Instance, ErrNotHeard)
 	}
@@ -32,7 +32,7 @@ func (x inspector) Drain(ctx context.Context, name string, on bool) (string, err
 
 // DrainProgress is how far an instance is that was asked to give its shards away.
 func (x inspector) DrainProgress(ctx context.Context, instance string) (d DrainProgress, err error) {
-	live, err := identity.Live(ctx, x.Client().Leases())
+	live, err := identity.Live(ctx, x.Client().Protocol().Leases())
 	info, leased := live[instance]
 	d = DrainProgress{Ended: !leased, Drains: info.Draining}
 	for _, owned := range info.Queues {

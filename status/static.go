@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/lowkiq/lowkiq/internal/process/identity"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // maxShares is the number of static nodes that a text names.
@@ -34,7 +34,7 @@ func takeNoOthers(shares string) string {
 }
 
 // warnOfShares returns a warning for each queue of static nodes with shards that no live node owns.
-func warnOfShares(live []identity.Lease, entries map[string]queue.RegistryEntry) (warnings []string) {
+func warnOfShares(live []identity.Lease, entries map[string]protocol.RegistryEntry) (warnings []string) {
 	handled, owned := Handled{}, map[string]int{}
 	for _, info := range live {
 		handled = append(handled, handledBy(info.Instance, info))

@@ -8,7 +8,7 @@ import (
 	"errors"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // Status is what a node knows of its cluster.
@@ -51,18 +51,18 @@ type Node struct {
 
 // Queue is a queue in figures.
 type Queue struct {
-	Name      string       `json:"name"`
-	Shards    int          `json:"shards"`
-	Paused    bool         `json:"paused"`
-	Unhandled bool         `json:"unhandled"` // no living node handles it
-	Lag       float64      `json:"lag_s"`     // age of the oldest due job, seconds; 0 if none
-	Jobs      queue.Counts `json:"jobs"`
-	Morgue    int          `json:"morgue"`    // payloads in the morgue
-	Processed int64        `json:"processed"` // ids acked, ever
-	Failed    int64        `json:"failed"`    // failures of ids, ever
-	Codec     string       `json:"codec"`     // in which payloads are stored; "" = as they are pushed
-	Limits    Limits       `json:"limits"`    // of pushes, the defaults filled in
-	Causes    []Cause      `json:"causes"`    // what keeps it from going faster now, the most important one first
+	Name      string          `json:"name"`
+	Shards    int             `json:"shards"`
+	Paused    bool            `json:"paused"`
+	Unhandled bool            `json:"unhandled"` // no living node handles it
+	Lag       float64         `json:"lag_s"`     // age of the oldest due job, seconds; 0 if none
+	Jobs      protocol.Counts `json:"jobs"`
+	Morgue    int             `json:"morgue"`    // payloads in the morgue
+	Processed int64           `json:"processed"` // ids acked, ever
+	Failed    int64           `json:"failed"`    // failures of ids, ever
+	Codec     string          `json:"codec"`     // in which payloads are stored; "" = as they are pushed
+	Limits    Limits          `json:"limits"`    // of pushes, the defaults filled in
+	Causes    []Cause         `json:"causes"`    // what keeps it from going faster now, the most important one first
 }
 
 // Limits are what a queue takes from all that push.

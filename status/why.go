@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
@@ -21,14 +21,14 @@ type Facts struct {
 	Position   browse.Position
 	Paused     bool
 	Shard      Shard
-	Where      queue.Whereabouts // of an id in flight, as its owner says
-	Handled    bool              // a live node that is not draining handles the queue
-	Static     string            // the static nodes that handle the queue, with their shares
-	Refused    string            // what Redis refuses the shard's owner, "" if nothing
-	Held       string            // who holds the id, until when and why; "" if nobody does any more
-	Permits    map[string]int    // by instance, of an id that waits for a permit
-	Group      string            // that of the id, "" if it is in none, or that is not known here
-	InGroup    queue.Group
+	Where      protocol.Whereabouts // of an id in flight, as its owner says
+	Handled    bool                 // a live node that is not draining handles the queue
+	Static     string               // the static nodes that handle the queue, with their shares
+	Refused    string               // what Redis refuses the shard's owner, "" if nothing
+	Held       string               // who holds the id, until when and why; "" if nobody does any more
+	Permits    map[string]int       // by instance, of an id that waits for a permit
+	Group      string               // that of the id, "" if it is in none, or that is not known here
+	InGroup    protocol.Group
 	GroupLimit rules.Limit // of a group
 	Unready    string      // why the owner's handler of the queue cannot work, "" if it can
 	Limits     []Cause     // what lanes of the shard's owner wait for
@@ -75,7 +75,7 @@ func (f *Facts) lastError() string {
 	if f.Job.Error == "" {
 		return ""
 	}
-	return fmt.Sprintf(" (last error: %s)", queue.Summary(f.Job.Error))
+	return fmt.Sprintf(" (last error: %s)", protocol.Summary(f.Job.Error))
 }
 
 func (f *Facts) inFlight() string {
@@ -194,21 +194,21 @@ func (f *Facts) handling() string {
 	}
 	owner, popped := f.Shard.Owner, fmt.Sprintf("popped%s (flight %d)", age, f.Job.Flight)
 	switch f.Where.Stage {
-	case queue.Handled:
+	case protocol.Handled:
 		return fmt.Sprintf("a handler of %s has it (flight %d) for %s; it was popped%s", owner, f.Job.Flight, brief(f.Where.For), cmp.Or(age, " before"))
-	case queue.ForProcess:
+	case protocol.ForProcess:
 		return fmt.Sprintf("%s, it waits for a process of %s: all that handle the queue there are busy", popped, owner)
-	case queue.ForCall:
+	case protocol.ForCall:
 		return fmt.Sprintf("%s, it waits for a handler of %s: the queue is at its concurrency there", popped, owner)
-	case queue.ForPermit:
+	case protocol.ForPermit:
 		return fmt.Sprintf("%s, it waits for a handler of %s: the cluster is at the limit of the queue%s", popped, owner, f.permits())
-	case queue.ForRate:
+	case protocol.ForRate:
 		return fmt.Sprintf("%s, it waits for a handler of %s: as many ids as the limit of the queue allows were handed out of late", popped, owner)
-	case queue.ForGroup:
+	case protocol.ForGroup:
 		return fmt.Sprintf("%s, it waits on %s for another id of its group to end%s", popped, owner, f.group())
-	case queue.ForSlot:
+	case protocol.ForSlot:
 		return fmt.Sprintf("%s, it waits for a handler of %s: the node is at its concurrency", popped, owner)
-	case queue.Behind:
+	case protocol.Behind:
 		return fmt.Sprintf("%s by %s, it waits for others of its shard that were popped before it", popped, owner)
 	}
 	return fmt.Sprintf("%s has it, %s, and does not say whether a handler has begun", owner, popped)

@@ -6,22 +6,22 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
 // waits is a job that was popped 12 s ago and is at a stage.
-func waits(at queue.Stage, now time.Time) func(*Facts) {
+func waits(at protocol.Stage, now time.Time) func(*Facts) {
 	return func(f *Facts) {
-		f.Job.State, f.Job.Flight, f.Job.Since, f.Where = browse.StateInFlight, 7, now.Add(-12*time.Second), queue.Whereabouts{Stage: at}
+		f.Job.State, f.Job.Flight, f.Job.Since, f.Where = browse.StateInFlight, 7, now.Add(-12*time.Second), protocol.Whereabouts{Stage: at}
 	}
 }
 
 // inGroup is a job that is due in a second, as its group was at its limit.
 func inGroup(f *Facts, now time.Time) {
 	f.Job.State, f.Job.PerformAt, f.Group = browse.StateScheduled, now.Add(time.Second), "acme:"
-	f.InGroup = queue.Group{Again: now.Add(2 * time.Second)}
+	f.InGroup = protocol.Group{Again: now.Add(2 * time.Second)}
 	f.GroupLimit = rules.Limit{Concurrency: 2, Rate: rules.Rate{N: 10, Per: time.Second}}
 }
 
@@ -90,26 +90,26 @@ func TestJudge(t *testing.T) {
 		{"in flight", func(f *Facts) { f.Job.State, f.Job.Flight = browse.StateInFlight, 7 }, "in_flight",
 			"n1/B.1 has it, popped (flight 7), and does not say whether a handler has begun", -2},
 		{"handled", func(f *Facts) {
-			f.Job.State, f.Job.Flight, f.Where = browse.StateInFlight, 7, queue.Whereabouts{Stage: queue.Handled, For: 3 * time.Second}
+			f.Job.State, f.Job.Flight, f.Where = browse.StateInFlight, 7, protocol.Whereabouts{Stage: protocol.Handled, For: 3 * time.Second}
 		}, "in_flight", "a handler of n1/B.1 has it (flight 7) for 3s; it was popped before", -2},
 		{"in flight since", func(f *Facts) {
 			f.Job.State, f.Job.Flight, f.Job.Since = browse.StateInFlight, 7, now.Add(-12*time.Second)
 		},
 			"in_flight", "n1/B.1 has it, popped 12s ago (flight 7)", -2},
-		{"popped", waits(queue.Behind, now), "in_flight", "popped 12s ago (flight 7) by n1/B.1, it waits for others of its shard", -2},
-		{"no process", waits(queue.ForProcess, now), "in_flight", "popped 12s ago (flight 7), it waits for a process of n1/B.1", -2},
-		{"no call", waits(queue.ForCall, now), "in_flight", "(flight 7), it waits for a handler of n1/B.1: the queue is at its concurrency", -2},
+		{"popped", waits(protocol.Behind, now), "in_flight", "popped 12s ago (flight 7) by n1/B.1, it waits for others of its shard", -2},
+		{"no process", waits(protocol.ForProcess, now), "in_flight", "popped 12s ago (flight 7), it waits for a process of n1/B.1", -2},
+		{"no call", waits(protocol.ForCall, now), "in_flight", "(flight 7), it waits for a handler of n1/B.1: the queue is at its concurrency", -2},
 		{"no permit", func(f *Facts) {
-			waits(queue.ForPermit, now)(f)
+			waits(protocol.ForPermit, now)(f)
 			f.Permits = map[string]int{"n1/B.1": 12, "n2/C.1": 8}
 		}, "in_flight", "(flight 7), it waits for a handler of n1/B.1: the cluster is at the limit of the queue (20 permits: n1/B.1 12, n2/C.1 8)", -2},
-		{"no rate", waits(queue.ForRate, now), "in_flight", "it waits for a handler of n1/B.1: as many ids as the limit of the queue allows were handed out of late", -2},
+		{"no rate", waits(protocol.ForRate, now), "in_flight", "it waits for a handler of n1/B.1: as many ids as the limit of the queue allows were handed out of late", -2},
 		{"no permit of its group", func(f *Facts) {
-			waits(queue.ForGroup, now)(f)
+			waits(protocol.ForGroup, now)(f)
 			f.Group, f.GroupLimit = "acme:", rules.Limit{Concurrency: 2}
-			f.InGroup = queue.Group{Holders: map[string]int{"n1/B.1": 2}}
+			f.InGroup = protocol.Group{Holders: map[string]int{"n1/B.1": 2}}
 		}, "in_flight", "(flight 7), it waits on n1/B.1 for another id of its group to end; its group acme: is at its limit (2 of 2: n1/B.1 2)", -2},
-		{"no slot", waits(queue.ForSlot, now), "in_flight", "(flight 7), it waits for a handler of n1/B.1: the node is at its concurrency", -2},
+		{"no slot", waits(protocol.ForSlot, now), "in_flight", "(flight 7), it waits for a handler of n1/B.1: the node is at its concurrency", -2},
 		{"in flight with the dead", func(f *Facts) { f.Job.State, f.Shard.State, f.Shard.Assigned = browse.StateInFlight, Claiming, "n2" },
 			"in_flight", "n1/B.1, whose lease is gone: it runs again once the shard is seized; n2 is to claim it", -2},
 		{"in flight, refused", func(f *Facts) { f.Job.State, f.Job.Flight, f.Refused = browse.StateInFlight, 7, "nack: NOPERM" },

@@ -5,8 +5,8 @@ import (
 	"net/http"
 	"net/url"
 
-	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/web/actions"
 	"github.com/lowkiq/lowkiq/web/auth"
 )
@@ -90,7 +90,7 @@ func (s *Filter) parseQuery(action *browse.Action) (browse.Query, error) {
 // all jobs makes a single step, and the client goes on with the cursor of the answer. After an error the answer says how many
 // jobs the step has changed, because a client that repeats the step needs the number.
 func (a *api) changeJobs(action *actions.Action) serveFunc {
-	return a.ofQueue(func(q *queue.Queue, w http.ResponseWriter, r *http.Request) (any, error) {
+	return a.ofQueue(func(q *protocol.Queue, w http.ResponseWriter, r *http.Request) (any, error) {
 		body, err := a.readBody(w, r)
 		if err != nil {
 			return nil, err
@@ -114,7 +114,7 @@ func (a *api) changeJobs(action *actions.Action) serveFunc {
 // setPaused returns the route of a pause or its end. The answer to a pause comes when no node begins a job any more, or names the
 // instances that may.
 func (a *api) setPaused(action *actions.Action) serveFunc {
-	return a.ofQueue(func(q *queue.Queue, w http.ResponseWriter, r *http.Request) (any, error) {
+	return a.ofQueue(func(q *protocol.Queue, w http.ResponseWriter, r *http.Request) (any, error) {
 		if err := a.readOptionalBody(w, r, &struct{}{}, bodyNothing); err != nil {
 			return nil, err
 		}

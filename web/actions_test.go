@@ -13,8 +13,8 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/process/logbuf"
-	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/rules"
 	"github.com/lowkiq/lowkiq/status"
 )
@@ -342,18 +342,18 @@ func (e replyError) RedisError()   {}
 
 func TestOutage(t *testing.T) {
 	t.Parallel()
-	away, refused := replyError("CLUSTERDOWN it is"), queue.ErrPayloadSize
+	away, refused := replyError("CLUSTERDOWN it is"), protocol.ErrPayloadSize
 	for _, c := range []struct {
 		name    string
-		results []queue.Result
+		results []protocol.Result
 		want    error
 	}{
 		{"none pushed", nil, nil},
-		{"all stored", []queue.Result{{}, {Merged: true}}, nil},
-		{"all away", []queue.Result{{Err: away}, {Err: away}}, away},
-		{"part away", []queue.Result{{Err: away}, {}}, nil},
-		{"part refused, the rest away", []queue.Result{{Err: refused}, {Err: away}}, away},
-		{"all refused", []queue.Result{{Err: refused}}, nil},
+		{"all stored", []protocol.Result{{}, {Merged: true}}, nil},
+		{"all away", []protocol.Result{{Err: away}, {Err: away}}, away},
+		{"part away", []protocol.Result{{Err: away}, {}}, nil},
+		{"part refused, the rest away", []protocol.Result{{Err: refused}, {Err: away}}, away},
+		{"all refused", []protocol.Result{{Err: refused}}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if got := findOutage(c.results); got != c.want {
@@ -361,7 +361,7 @@ func TestOutage(t *testing.T) {
 			}
 		})
 	}
-	answers := pushResults([]lowkiq.Push{job("a"), job("\xff")}, []queue.Result{{Err: away}, {Err: refused}})
+	answers := pushResults([]lowkiq.Push{job("a"), job("\xff")}, []protocol.Result{{Err: away}, {Err: refused}})
 	if !answers[0].Retry || answers[1].Retry || answers[1].Base64 == nil || *answers[0].Text != "a" {
 		t.Errorf("got %+v, want the first alone to be tried again", answers)
 	}

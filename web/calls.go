@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/wire"
 )
 
@@ -34,7 +34,7 @@ func waitOf(query url.Values) (w waiting, err error) {
 	if w.wait, err = parseDuration(query, "wait", time.Millisecond, MaxWait); err != nil {
 		return w, err
 	}
-	if w.keep, err = parseDuration(query, "keep", time.Second, queue.MaxKeep); err != nil {
+	if w.keep, err = parseDuration(query, "keep", time.Second, protocol.MaxKeep); err != nil {
 		return w, err
 	}
 	if w.keep > 0 && w.wait == 0 {
@@ -58,7 +58,7 @@ func parseDuration(query url.Values, name string, minimum, maximum time.Duration
 
 // pushAndWait pushes jobs and waits for their ends, until the wait is over, the client has gone or the node
 // ends. Jobs without an end are pending then.
-func (a *api) pushAndWait(q *queue.Queue, w http.ResponseWriter, r *http.Request, jobs []lowkiq.Push, waits waiting) (any, error) {
+func (a *api) pushAndWait(q *protocol.Queue, w http.ResponseWriter, r *http.Request, jobs []lowkiq.Push, waits waiting) (any, error) {
 	if len(jobs) > MaxCalls {
 		return nil, badField("wait", "%d jobs; a request waits for at most %d", len(jobs), MaxCalls)
 	}
@@ -79,7 +79,7 @@ func (a *api) pushAndWait(q *queue.Queue, w http.ResponseWriter, r *http.Request
 }
 
 // writeEnded writes the answer to calls, a Pushed, call by call. The memory of the request has room for a single copy of the results.
-func writeEnded(w http.ResponseWriter, jobs []lowkiq.Push, calls []queue.Called) {
+func writeEnded(w http.ResponseWriter, jobs []lowkiq.Push, calls []protocol.Called) {
 	w.Header().Set("Content-Type", "application/json")
 	out, text := bufio.NewWriter(w), new(bytes.Buffer)
 	enc := json.NewEncoder(text)
@@ -98,8 +98,8 @@ func writeEnded(w http.ResponseWriter, jobs []lowkiq.Push, calls []queue.Called)
 }
 
 // pushesOf returns the results of the pushes of calls. A call whose payload was not stored has no state.
-func pushesOf(calls []queue.Called) []queue.Result {
-	results := make([]queue.Result, len(calls))
+func pushesOf(calls []protocol.Called) []protocol.Result {
+	results := make([]protocol.Result, len(calls))
 	for i := range calls {
 		if calls[i].Reply.State == "" {
 			results[i].Err = calls[i].Err
@@ -109,7 +109,7 @@ func pushesOf(calls []queue.Called) []queue.Result {
 }
 
 // CallResults returns the answer to calls.
-func CallResults(jobs []lowkiq.Push, calls []queue.Called) []PushResult {
+func CallResults(jobs []lowkiq.Push, calls []protocol.Called) []PushResult {
 	pushes := pushesOf(calls)
 	answers := pushResults(jobs, pushes)
 	for i := range calls {
@@ -127,7 +127,7 @@ func (w waiting) keepFor() time.Duration {
 	if w.keep > 0 {
 		return w.keep
 	}
-	return w.wait + queue.DefaultKeep
+	return w.wait + protocol.DefaultKeep
 }
 
 // setReply adds the end of a call.
@@ -144,7 +144,7 @@ func (p *PushResult) setReply(reply *lowkiq.Reply, err error) {
 // showReply answers with the end of a call. The token is a secret of 128 random bits, which only the answer to
 // the push has. A wrong token, the token of another id, and a reply that is no longer kept all get the answer
 // 404, so a guess reveals nothing.
-func (a *api) showReply(q *queue.Queue, _ http.ResponseWriter, r *http.Request) (any, error) {
+func (a *api) showReply(q *protocol.Queue, _ http.ResponseWriter, r *http.Request) (any, error) {
 	id := r.PathValue("id")
 	reply, err := a.client.Reply(r.Context(), q.Name, id, r.PathValue("token"))
 	switch {

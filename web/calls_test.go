@@ -8,36 +8,36 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // worker handles the jobs of a queue with one shard in a test.
 type worker struct {
 	t     testing.TB
-	claim *queue.Claim
+	claim *protocol.Claim
 }
 
 func (w *world) worker(name string) *worker {
 	w.t.Helper()
 	q, err := w.client.Register(w.t.Context(), lowkiq.Queue{Name: name, Shards: 1})
 	must(w.t, err)
-	claim, err := q.Shard(0).Claim(w.t.Context(), "n1/01J.1", queue.Fresh, queue.Owner{})
+	claim, err := q.Shard(0).Claim(w.t.Context(), "n1/01J.1", protocol.Fresh, protocol.Owner{})
 	must(w.t, err)
 	return &worker{w.t, claim}
 }
 
 // pop waits for jobs.
-func (w *worker) pop() queue.Popped {
+func (w *worker) pop() protocol.Popped {
 	w.t.Helper()
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
-		popped, err := w.claim.Pop(w.t.Context(), queue.PopRequest{IDs: 10, Bytes: 1 << 20})
+		popped, err := w.claim.Pop(w.t.Context(), protocol.PopRequest{IDs: 10, Bytes: 1 << 20})
 		must(w.t, err)
 		if len(popped.Jobs) > 0 {
 			return popped
 		}
 	}
 	w.t.Fatal("not within a minute: a job")
-	return queue.Popped{}
+	return protocol.Popped{}
 }
 
 // A push with wait answers how its payloads have ended; results of any bytes come back.
@@ -52,13 +52,13 @@ func TestPushThatWaits(t *testing.T) {
 	if len(popped.Jobs) != 4 {
 		t.Fatalf("got %d jobs, want 4", len(popped.Jobs))
 	}
-	acks := queue.Acks{Flight: popped.Flight, IDs: []string{"json", "bytes", "none"}}
+	acks := protocol.Acks{Flight: popped.Flight, IDs: []string{"json", "bytes", "none"}}
 	for id, result := range map[string][]byte{"json": []byte(`{"a":"<&>"}`), "bytes": {0xff, 0}, "none": nil} {
-		acks.Answers = append(acks.Answers, queue.Answer{ID: id, Callers: 1, Result: result})
+		acks.Answers = append(acks.Answers, protocol.Answer{ID: id, Callers: 1, Result: result})
 	}
 	_, err := work.claim.Ack(t.Context(), acks)
 	must(t, err)
-	_, err = work.claim.Bury(t.Context(), queue.Burial{Flight: popped.Flight, ID: "bad", Policy: queue.Bury, Error: "no such thing"})
+	_, err = work.claim.Bury(t.Context(), protocol.Burial{Flight: popped.Flight, ID: "bad", Policy: protocol.Bury, Error: "no such thing"})
 	must(t, err)
 	answer := <-answers
 	expect(t, answer, 200, `{"id":"json","ok":true,"merged":false,"state":"done","result":{"a":"<&>"},"token":"`,
@@ -98,7 +98,7 @@ func TestNotes(t *testing.T) {
 	expect(t, note(work.claim.Fence, popped.Flight+1, `{"progress":0.5}`), 409, "not in flight")
 	expect(t, note(work.claim.Fence, popped.Flight, `{"progress":2}`), 400, "progress is 2, want 0 to 1")
 	expect(t, note(work.claim.Fence, popped.Flight, `{"state":1}`), 400, `"field":"state"`)
-	_, err = work.claim.Ack(t.Context(), queue.Acks{Flight: popped.Flight, Rest: true})
+	_, err = work.claim.Ack(t.Context(), protocol.Acks{Flight: popped.Flight, Rest: true})
 	must(t, err)
 	expect(t, note(work.claim.Fence, popped.Flight, `{"progress":0.5}`), 409)
 }
@@ -136,7 +136,7 @@ func TestNotesEnd(t *testing.T) {
 		if n := kept(); n > 2 {
 			t.Errorf("round %d: notes about %d jobs are kept, want no more than 2 are in flight", i, n)
 		}
-		_, err = work.claim.Ack(t.Context(), queue.Acks{Flight: popped.Flight, Rest: true})
+		_, err = work.claim.Ack(t.Context(), protocol.Acks{Flight: popped.Flight, Rest: true})
 		must(t, err)
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/status"
 	"github.com/lowkiq/lowkiq/web/actions"
 	"github.com/lowkiq/lowkiq/web/auth"
@@ -71,7 +71,7 @@ func nodeNames(field, text string) ([]string, error) {
 	}
 	names := strings.Split(text, ",")
 	for i, name := range names {
-		if err := queue.CheckName("node", name); err != nil {
+		if err := protocol.CheckName("node", name); err != nil {
 			return nil, badField(field, "%v", err)
 		}
 		if slices.Contains(names[:i], name) {

@@ -8,8 +8,8 @@ import (
 	"strings"
 
 	"github.com/lowkiq/lowkiq/internal/process/memory"
-	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/events"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/status"
 	"github.com/lowkiq/lowkiq/web/actions"
 	"github.com/lowkiq/lowkiq/web/auth"
@@ -18,7 +18,7 @@ import (
 // api serves the routes.
 type api struct {
 	node   Node
-	client *queue.Client
+	client *protocol.Client
 	cfg    Config
 	page   *page
 	mux    *http.ServeMux
@@ -101,7 +101,7 @@ func buildHandler(n Node, cfg Config) (http.Handler, Pages, error) {
 		}
 		people = pages
 	}
-	a := &api{node: n, client: n.Client(), cfg: cfg, page: page, mux: http.NewServeMux(), roles: map[string]auth.Role{}, memory: memory.New(cfg.RequestMemory),
+	a := &api{node: n, client: n.Client().Protocol(), cfg: cfg, page: page, mux: http.NewServeMux(), roles: map[string]auth.Role{}, memory: memory.New(cfg.RequestMemory),
 		events: events.NewHub(maxEventStreams, n.Client().Events), operator: actions.New(n, cfg.Cluster, cfg.Log)}
 	for _, rt := range a.listRoutes() {
 		a.mux.Handle(rt.pattern, a.handleRoute(rt))

@@ -4,7 +4,7 @@ import (
 	"context"
 	"net/http"
 
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/rules"
 	"github.com/lowkiq/lowkiq/web/actions"
 	"github.com/lowkiq/lowkiq/web/auth"
@@ -36,7 +36,7 @@ func holdOf(h *rules.Hold) Hold {
 }
 
 // HoldsOf returns the holds of a queue that are in force.
-func HoldsOf(ctx context.Context, c *queue.Client, name string) ([]rules.Hold, error) {
+func HoldsOf(ctx context.Context, c *protocol.Client, name string) ([]rules.Hold, error) {
 	set, now, err := rules.In(c.DB()).Queue(ctx, name)
 	if err != nil {
 		return nil, err
@@ -47,7 +47,7 @@ func HoldsOf(ctx context.Context, c *queue.Client, name string) ([]rules.Hold, e
 }
 
 // listHolds answers with the holds of a queue.
-func (a *api) listHolds(q *queue.Queue, _ http.ResponseWriter, r *http.Request) (any, error) {
+func (a *api) listHolds(q *protocol.Queue, _ http.ResponseWriter, r *http.Request) (any, error) {
 	holds, err := HoldsOf(r.Context(), a.client, q.Name)
 	if err != nil {
 		return nil, err
@@ -67,7 +67,7 @@ const bodyHold = `like {"prefix":"acme:","for":"1h","why":"they move"}`
 
 // changeHold holds an id or a prefix, or undoes that. It names no revision, unlike changeRules, because a hold
 // replaces only an earlier hold of the same ids.
-func (a *api) changeHold(q *queue.Queue, w http.ResponseWriter, r *http.Request) (any, error) {
+func (a *api) changeHold(q *protocol.Queue, w http.ResponseWriter, r *http.Request) (any, error) {
 	body, err := a.readBody(w, r)
 	if err != nil {
 		return nil, err

@@ -18,7 +18,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/process/memory"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // checkQuery refuses parameters that a route does not know. A misspelt limit must not become a list without
@@ -46,8 +46,8 @@ func checkQuery(raw string, params []param) error {
 }
 
 // queueNamed returns a queue by its name, which may be any text.
-func (a *api) queueNamed(ctx context.Context, name string) (*queue.Queue, error) {
-	if err := queue.CheckName("queue", name); err != nil {
+func (a *api) queueNamed(ctx context.Context, name string) (*protocol.Queue, error) {
+	if err := protocol.CheckName("queue", name); err != nil {
 		return nil, NewProblem(http.StatusNotFound, "%v: %v", lowkiq.ErrUnknownQueue, err)
 	}
 	return a.client.Queue(ctx, name)

@@ -14,15 +14,15 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/process/memory"
-	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/wire"
 )
 
 // listJobs returns a route that lists jobs. Each request examines a bounded number of jobs, however long the list
 // is, so a page may have few jobs or none although more follow.
 func (a *api) listJobs(lists Lists) serveFunc {
-	return a.ofQueue(func(q *queue.Queue, w http.ResponseWriter, r *http.Request) (any, error) {
+	return a.ofQueue(func(q *protocol.Queue, w http.ResponseWriter, r *http.Request) (any, error) {
 		query, err := lists.Query(r.URL.Query())
 		if err != nil {
 			return nil, err
@@ -53,7 +53,7 @@ func (a *api) showJobOfPath(w http.ResponseWriter, r *http.Request) (any, error)
 }
 
 func (a *api) showJob(id string) serveFunc {
-	return a.ofQueue(func(q *queue.Queue, w http.ResponseWriter, r *http.Request) (any, error) {
+	return a.ofQueue(func(q *protocol.Queue, w http.ResponseWriter, r *http.Request) (any, error) {
 		job, ok, err := browse.Of(q).Job(r.Context(), id)
 		if err != nil {
 			return nil, err
@@ -146,7 +146,7 @@ func appendListed(dst []byte, listed browse.Listed) []byte {
 }
 
 // errorGroups groups the errors of a state. A request examines at most the newest 5,000 jobs.
-func (a *api) errorGroups(q *queue.Queue, _ http.ResponseWriter, r *http.Request) (any, error) {
+func (a *api) errorGroups(q *protocol.Queue, _ http.ResponseWriter, r *http.Request) (any, error) {
 	query, err := errorLists.Query(r.URL.Query())
 	if err != nil {
 		return nil, err
@@ -168,7 +168,7 @@ var errorLists = Lists{States: []browse.State{browse.StateFailed, browse.StateRe
 // pushJobs stores the jobs of the body. It reads all of them before it sends the first. It answers per job,
 // unless it is certain that Redis has stored none of them. A job whose outcome is unknown is answered with
 // retry, so that the client pushes it again.
-func (a *api) pushJobs(q *queue.Queue, w http.ResponseWriter, r *http.Request) (any, error) {
+func (a *api) pushJobs(q *protocol.Queue, w http.ResponseWriter, r *http.Request) (any, error) {
 	body, err := a.readBody(w, r)
 	if err != nil {
 		return nil, err
@@ -250,25 +250,25 @@ const maxTraceState = 512
 
 // findOutage returns the error that kept all jobs from being stored, if Redis failed or the queue was deleted.
 // It returns nil if a job was stored.
-func findOutage(results []queue.Result) (fault error) {
+func findOutage(results []protocol.Result) (fault error) {
 	for i := range results {
 		switch err := results[i].Err; {
 		case err == nil:
 			return nil
-		case fault == nil && (queue.Transient(err) || errors.Is(err, lowkiq.ErrUnknownQueue)):
+		case fault == nil && (protocol.Transient(err) || errors.Is(err, lowkiq.ErrUnknownQueue)):
 			fault = err
 		}
 	}
 	return fault
 }
 
-func pushResults(jobs []lowkiq.Push, results []queue.Result) []PushResult {
+func pushResults(jobs []lowkiq.Push, results []protocol.Result) []PushResult {
 	answers := make([]PushResult, len(results))
 	for i := range results {
 		err := results[i].Err
 		answers[i] = PushResult{JobID: JobIDOf(jobs[i].ID), OK: err == nil, Merged: results[i].Merged}
 		if err != nil {
-			answers[i].Error, answers[i].Retry = err.Error(), queue.Transient(err)
+			answers[i].Error, answers[i].Retry = err.Error(), protocol.Transient(err)
 		}
 	}
 	return answers

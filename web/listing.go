@@ -12,8 +12,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // Limits of a list.
@@ -178,6 +178,6 @@ func askedID(values url.Values) (id string, ok bool, err error) {
 	return string(raw), true, nil
 }
 
-func noJob(q *queue.Queue, id string) error {
+func noJob(q *protocol.Queue, id string) error {
 	return NewProblem(http.StatusNotFound, "queue %q has no job %q; it is done, or was never pushed", q.Name, id)
 }

@@ -6,14 +6,14 @@ import (
 	"strconv"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // storeNote stores a note of an HTTP endpoint that works on a job. Any node takes it, because fence and flight
 // show Redis that the sender has the job. Redis refuses them once the flight has ended or the shard has
 // another owner, so a late note cannot touch a later run. The answer 409 tells the endpoint that the job is no
 // longer its own, so that it may stop.
-func (a *api) storeNote(q *queue.Queue, w http.ResponseWriter, r *http.Request) (any, error) {
+func (a *api) storeNote(q *protocol.Queue, w http.ResponseWriter, r *http.Request) (any, error) {
 	id := r.PathValue("id")
 	fence, err := headerNumber(r, "Lowkiq-Fence")
 	if err != nil {
@@ -31,7 +31,7 @@ func (a *api) storeNote(q *queue.Queue, w http.ResponseWriter, r *http.Request) 
 	if err := decodeBody(body, &said, `like {"progress":0.5,"log":"page 12"}`); err != nil {
 		return nil, err
 	}
-	note := queue.Note{Flight: flight, ID: id, Note: lowkiq.Note{Progress: said.Progress, Log: said.Log}}
+	note := protocol.Note{Flight: flight, ID: id, Note: lowkiq.Note{Progress: said.Progress, Log: said.Log}}
 	if err := note.Check(); err != nil {
 		return nil, NewProblem(http.StatusBadRequest, "%v", err)
 	}

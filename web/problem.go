@@ -10,8 +10,8 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/process/memory"
-	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/recurring"
 	"github.com/lowkiq/lowkiq/queue/remove"
 	"github.com/lowkiq/lowkiq/queue/rules"
@@ -112,7 +112,7 @@ func problemOfError(err error) *Problem {
 		return NewProblem(http.StatusConflict, "%v", err)
 	case errors.Is(err, memory.ErrTooLarge):
 		return NewProblem(http.StatusRequestEntityTooLarge, "%v; ask for less at once, or raise the limit", err)
-	case queue.Transient(err), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), IsBusy(err):
+	case protocol.Transient(err), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), IsBusy(err):
 		return NewProblem(http.StatusServiceUnavailable, "%v", err)
 	}
 	return NewProblem(http.StatusInternalServerError, "%v", err)

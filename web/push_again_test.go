@@ -12,7 +12,7 @@ import (
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 	"github.com/lowkiq/lowkiq/internal/testing/tier"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // A push of 600 payloads of one id, of more bytes than one pipeline takes: any one request to
@@ -27,7 +27,7 @@ func TestPushAgainKeepsOrder(t *testing.T) {
 	must(t, w.client.DB().Load(t.Context())) // or the first request comes twice
 	orders, err := w.client.Register(t.Context(), lowkiq.Queue{Name: "orders", Shards: 1})
 	must(t, err)
-	claim, err := orders.Shard(0).Claim(t.Context(), "n1/01J.1", queue.Fresh, queue.Owner{})
+	claim, err := orders.Shard(0).Claim(t.Context(), "n1/01J.1", protocol.Fresh, protocol.Owner{})
 	must(t, err)
 	var body strings.Builder
 	for i := range n {
@@ -53,7 +53,7 @@ func TestPushAgainKeepsOrder(t *testing.T) {
 	// drain returns how many payloads were handled in order, going on after the first done.
 	drain := func(done int) int {
 		for {
-			popped, err := claim.Pop(t.Context(), queue.PopRequest{IDs: 100, Bytes: 16 << 20})
+			popped, err := claim.Pop(t.Context(), protocol.PopRequest{IDs: 100, Bytes: 16 << 20})
 			must(t, err)
 			if len(popped.Jobs) == 0 {
 				return done
@@ -68,7 +68,7 @@ func TestPushAgainKeepsOrder(t *testing.T) {
 					}
 				}
 			}
-			_, err = claim.Ack(t.Context(), queue.Acks{Flight: popped.Flight, Rest: true})
+			_, err = claim.Ack(t.Context(), protocol.Acks{Flight: popped.Flight, Rest: true})
 			must(t, err)
 		}
 	}

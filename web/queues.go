@@ -9,7 +9,7 @@ import (
 	"strconv"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/remove"
 	"github.com/lowkiq/lowkiq/queue/rules"
 	"github.com/lowkiq/lowkiq/status"
@@ -43,7 +43,7 @@ func (a *api) readFigures(ctx context.Context) ([]status.Queue, error) {
 	all, refuses := make([]status.Queue, 0, len(entries)), a.cfg.Cluster.RedisRefuses()
 	for _, name := range slices.Sorted(maps.Keys(entries)) {
 		stats, err := a.readStats(ctx, name)
-		if errors.Is(err, lowkiq.ErrUnknownQueue) || errors.Is(err, queue.ErrEntryDamaged) {
+		if errors.Is(err, lowkiq.ErrUnknownQueue) || errors.Is(err, protocol.ErrEntryDamaged) {
 			continue // it was deleted meanwhile, or its entry is damaged
 		}
 		if err != nil {
@@ -55,7 +55,7 @@ func (a *api) readFigures(ctx context.Context) ([]status.Queue, error) {
 }
 
 // readStats reads the figures of a queue's shards.
-func (a *api) readStats(ctx context.Context, name string) ([]queue.Stats, error) {
+func (a *api) readStats(ctx context.Context, name string) ([]protocol.Stats, error) {
 	q, err := a.client.Queue(ctx, name)
 	if err != nil {
 		return nil, err
@@ -63,8 +63,8 @@ func (a *api) readStats(ctx context.Context, name string) ([]queue.Stats, error)
 	return a.client.Stats(ctx, q.All()...)
 }
 
-func queueOf(name string, entry queue.RegistryEntry, limits rules.Push, shards []queue.Stats, handled status.Handled, refuses string) status.Queue {
-	stats := queue.Sum(shards)
+func queueOf(name string, entry protocol.RegistryEntry, limits rules.Push, shards []protocol.Stats, handled status.Handled, refuses string) status.Queue {
+	stats := protocol.Sum(shards)
 	facts := status.QueueFacts{Name: name, Paused: entry.Paused, Redis: refuses, Handled: handled, Shards: shards}
 	return status.Queue{
 		Name: name, Shards: entry.Shards, Paused: entry.Paused, Unhandled: len(handled.By(name)) == 0, Lag: stats.Lag.Seconds(),
@@ -74,7 +74,7 @@ func queueOf(name string, entry queue.RegistryEntry, limits rules.Push, shards [
 	}
 }
 
-func (a *api) showQueue(q *queue.Queue, _ http.ResponseWriter, r *http.Request) (any, error) {
+func (a *api) showQueue(q *protocol.Queue, _ http.ResponseWriter, r *http.Request) (any, error) {
 	entries, err := a.client.Registry().Entries(r.Context())
 	if err != nil {
 		return nil, err
@@ -91,7 +91,7 @@ func (a *api) showQueue(q *queue.Queue, _ http.ResponseWriter, r *http.Request) 
 	return queueOf(q.Name, entry, a.client.Registry().Limits(q.Name, entry), stats, handled, a.cfg.Cluster.RedisRefuses()), err
 }
 
-func figuresOf(s queue.Stats) Figures {
+func figuresOf(s protocol.Stats) Figures {
 	fresh := s.Jobs.Ready + s.Jobs.Scheduled + s.Jobs.Retry - s.Jobs.Failed
 	retries := s.Jobs.Failed + s.Jobs.Blocked
 	return Figures{
@@ -107,7 +107,7 @@ func (a *api) showStats(w http.ResponseWriter, r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	all := make([]queue.Stats, 0, len(entries))
+	all := make([]protocol.Stats, 0, len(entries))
 	byWorker := make(map[string]Figures, len(entries))
 	for name := range entries {
 		shards, err := a.readStats(r.Context(), name)
@@ -115,9 +115,9 @@ func (a *api) showStats(w http.ResponseWriter, r *http.Request) (any, error) {
 			return nil, err
 		}
 		all = append(all, shards...)
-		byWorker[name] = figuresOf(queue.Sum(shards))
+		byWorker[name] = figuresOf(protocol.Sum(shards))
 	}
-	return Stats{figuresOf(queue.Sum(all)), byWorker}, nil
+	return Stats{figuresOf(protocol.Sum(all)), byWorker}, nil
 }
 
 // showRedis answers with the figures of each Redis server that Ruby Lowkiq's dashboard shows.

@@ -8,7 +8,7 @@ import (
 	"slices"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/recurring"
 	"github.com/lowkiq/lowkiq/web/actions"
 	"github.com/lowkiq/lowkiq/web/auth"
@@ -141,7 +141,7 @@ func (a *api) changeRecurring(action *actions.Action) serveFunc {
 		case action.Destroys:
 			return Removed{name, true}, nil
 		case done.Pushed != nil:
-			return Pushed{pushResults([]lowkiq.Push{{ID: done.Entry.ID}}, []queue.Result{*done.Pushed})}, nil
+			return Pushed{pushResults([]lowkiq.Push{{ID: done.Entry.ID}}, []protocol.Result{*done.Pushed})}, nil
 		}
 		return RecurringOf(done.Entry), nil
 	}

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/status"
 	"github.com/lowkiq/lowkiq/web/actions"
 	"github.com/lowkiq/lowkiq/web/auth"
@@ -18,7 +18,7 @@ import (
 type serveFunc = func(http.ResponseWriter, *http.Request) (any, error)
 
 // ofQueue returns the serveFunc of a route below a queue.
-func (a *api) ofQueue(serve func(*queue.Queue, http.ResponseWriter, *http.Request) (any, error)) serveFunc {
+func (a *api) ofQueue(serve func(*protocol.Queue, http.ResponseWriter, *http.Request) (any, error)) serveFunc {
 	return func(w http.ResponseWriter, r *http.Request) (any, error) {
 		q, err := a.queueNamed(r.Context(), r.PathValue("q"))
 		if err != nil {

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/changes"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/rules"
 	"github.com/lowkiq/lowkiq/web/actions"
 	"github.com/lowkiq/lowkiq/web/auth"
@@ -66,7 +66,7 @@ func ruleOf(s *rules.Shown) (Rule, error) {
 
 // RulesOf returns the rules of a queue as they are now.
 func RulesOf(ctx context.Context, n Node, name string) (Rules, error) {
-	set, now, err := rules.In(n.Client().DB()).Queue(ctx, name)
+	set, now, err := rules.In(n.Client().Protocol().DB()).Queue(ctx, name)
 	if err != nil {
 		return Rules{}, err
 	}
@@ -89,7 +89,7 @@ func rulesShown(n Node, name string, set rules.Set, now time.Time) (Rules, error
 const bodyRules = `like {"set":{"batch_size":10},"unset":["prefetch"],"for":"2h","why":"a backlog"}`
 
 // listRules answers with the rules of a queue.
-func (a *api) listRules(q *queue.Queue, w http.ResponseWriter, r *http.Request) (any, error) {
+func (a *api) listRules(q *protocol.Queue, w http.ResponseWriter, r *http.Request) (any, error) {
 	now, err := RulesOf(r.Context(), a.node, q.Name)
 	if err != nil {
 		return nil, err
@@ -103,7 +103,7 @@ func formatETag(revision int64) string { return `"` + strconv.FormatInt(revision
 // changeRules changes rules of a queue, and answers with all of them. The revision of If-Match is the revision
 // that the sender has read. If somebody else has changed the rules since, Redis refuses the change, so nobody
 // undoes a change unseen.
-func (a *api) changeRules(q *queue.Queue, w http.ResponseWriter, r *http.Request) (any, error) {
+func (a *api) changeRules(q *protocol.Queue, w http.ResponseWriter, r *http.Request) (any, error) {
 	revision, err := revisionOf(r.Header.Get("If-Match"))
 	if err != nil {
 		return nil, err
@@ -163,7 +163,7 @@ type Tracked struct {
 }
 
 // trackJob makes the journal keep every run of an id, or undoes that.
-func (a *api) trackJob(q *queue.Queue, w http.ResponseWriter, r *http.Request) (any, error) {
+func (a *api) trackJob(q *protocol.Queue, w http.ResponseWriter, r *http.Request) (any, error) {
 	var want Track
 	if err := a.readOptionalBody(w, r, &want, `empty, or like {"undo":true,"why":"…"}`); err != nil {
 		return nil, err

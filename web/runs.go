@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq/internal/process/identity"
-	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/queue/changes"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/wire"
 )
 
@@ -76,7 +76,7 @@ func runsOf(found browse.Runs) Runs {
 }
 
 // listRunsOfJob lists the runs of an id, the newest first.
-func (a *api) listRunsOfJob(q *queue.Queue, _ http.ResponseWriter, r *http.Request) (any, error) {
+func (a *api) listRunsOfJob(q *protocol.Queue, _ http.ResponseWriter, r *http.Request) (any, error) {
 	query := browse.RunQuery{ID: r.PathValue("id")}
 	if err := readLimit(r.URL.Query(), maxLimit, &query.Limit); err != nil {
 		return nil, err
@@ -92,7 +92,7 @@ func (a *api) listRunsOfJob(q *queue.Queue, _ http.ResponseWriter, r *http.Reque
 }
 
 // listRuns lists runs of a queue, the newest first. With the parameter after it lists the runs behind a cursor, the oldest first.
-func (a *api) listRuns(q *queue.Queue, _ http.ResponseWriter, r *http.Request) (any, error) {
+func (a *api) listRuns(q *protocol.Queue, _ http.ResponseWriter, r *http.Request) (any, error) {
 	values := r.URL.Query()
 	query, err := a.runQuery(r, values)
 	if err != nil {

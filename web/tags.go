@@ -3,8 +3,8 @@ package web
 import (
 	"net/http"
 
-	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // Tags has the counts of tags in a part of a queue's jobs. The counts of all parts together are those of the queue.
@@ -28,7 +28,7 @@ var tagLists = Lists{States: []browse.State{"", browse.StateMorgue}, Orders: []b
 
 // countTags counts tags in the next part of the jobs. The client adds up the parts, because a count of a large
 // queue at once would keep Redis busy for too long.
-func (a *api) countTags(q *queue.Queue, _ http.ResponseWriter, r *http.Request) (any, error) {
+func (a *api) countTags(q *protocol.Queue, _ http.ResponseWriter, r *http.Request) (any, error) {
 	query, err := tagLists.Query(r.URL.Query())
 	if err != nil {
 		return nil, err

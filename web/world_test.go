@@ -18,6 +18,7 @@ import (
 	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/recurring"
 	"github.com/lowkiq/lowkiq/queue/rules"
 	"github.com/lowkiq/lowkiq/status"
@@ -26,8 +27,8 @@ import (
 // world is a node's HTTP face, with a cluster name of its own in Redis.
 type world struct {
 	t       testing.TB
-	client  *queue.Client
-	orders  *queue.Queue
+	client  *protocol.Client
+	orders  *protocol.Queue
 	handler http.Handler
 	node    *fakeNode
 }
@@ -39,11 +40,12 @@ var worlds atomic.Int64
 func newWorld(t testing.TB, url string, change ...func(*Config)) *world {
 	t.Helper()
 	name := "web-" + time.Unix(worlds.Add(1), 0).UTC().Format("150405")
-	client, err := queue.Open(queue.Config{Redis: url, Cluster: name, Timeout: time.Minute})
+	producer, err := queue.Open(queue.Config{Redis: url, Cluster: name, Timeout: time.Minute})
 	must(t, err)
+	client := producer.Protocol()
 	client.DB().Slow = nil // rests make a search on a busy machine end before it has looked at all
 	t.Cleanup(func() { must(t, client.Close()) })
-	w := &world{t: t, client: client, node: &fakeNode{client: client}}
+	w := &world{t: t, client: client, node: &fakeNode{producer: producer, client: client}}
 	cfg := Config{Cluster: w.node, Version: "v1.2.3", Names: []string{"example.com"}} // httptest.NewRequest's
 	for _, f := range change {
 		f(&cfg)
@@ -63,7 +65,8 @@ func must(t testing.TB, err error) {
 // fakeNode is in a cluster with n1, which gets requests, and n2, which does not.
 type fakeNode struct {
 	Node     // what no test asks
-	client   *queue.Client
+	producer *queue.Client
+	client   *protocol.Client
 	handled  status.Handled
 	notReady error
 	away     error            // of Status
@@ -78,7 +81,7 @@ type fakeNode struct {
 // Attach does not run the pages.
 func (n *fakeNode) Attach(func() (string, error), func(context.Context) error) error { return nil }
 
-func (n *fakeNode) Client() *queue.Client { return n.client }
+func (n *fakeNode) Client() *queue.Client { return n.producer }
 
 func (n *fakeNode) Metrics() prometheus.Gatherer {
 	r := prometheus.NewRegistry()
@@ -125,14 +128,14 @@ func (n *fakeNode) Plan(ctx context.Context, add, remove []string) ([]status.Mov
 	return []status.Move{{Queue: "orders", From: "n1", To: add[0], Reason: "owner above its share"}}, err
 }
 
-func (n *fakeNode) Why(ctx context.Context, q *queue.Queue, id string) (status.Why, error) {
+func (n *fakeNode) Why(ctx context.Context, q *protocol.Queue, id string) (status.Why, error) {
 	_, err := n.client.Time(ctx)
 	due := 12.5
 	return status.Why{ID: id, Queue: q.Name, Shard: q.Of(id).Index, State: "scheduled", Reason: "it is due later", Due: &due}, err
 }
 
 // Cancel knows of one id that runs, and of one whose owner does not answer.
-func (n *fakeNode) Cancel(ctx context.Context, _ *queue.Queue, id string, _ queue.Cancellation) error {
+func (n *fakeNode) Cancel(ctx context.Context, _ *protocol.Queue, id string, _ protocol.Cancellation) error {
 	_, err := n.client.Time(ctx)
 	if n.ending != nil {
 		err = n.ending()
@@ -161,7 +164,7 @@ func (n *fakeNode) DrainProgress(context.Context, string) (status.DrainProgress,
 
 func (n *fakeNode) RedisRefuses() string { return "" }
 
-func (n *fakeNode) Here(string, lowkiq.Shard, string, *queue.Cancellation) (where queue.Whereabouts, ok bool) {
+func (n *fakeNode) Here(string, lowkiq.Shard, string, *protocol.Cancellation) (where protocol.Whereabouts, ok bool) {
 	return where, false
 }
 
@@ -187,17 +190,17 @@ func (w *world) fill() *world {
 	_, err = w.client.Register(ctx, lowkiq.Queue{Name: "mail", Shards: 3})
 	must(w.t, err)
 	w.push(job("f1"), job("f2"), job("b1"), job("d1"), job("w1"))
-	claim, err := w.orders.Shard(0).Claim(ctx, "n1/01J.1", queue.Fresh, queue.Owner{})
+	claim, err := w.orders.Shard(0).Claim(ctx, "n1/01J.1", protocol.Fresh, protocol.Owner{})
 	must(w.t, err)
-	popped, err := claim.Pop(ctx, queue.PopRequest{IDs: 5, Bytes: 1 << 20})
+	popped, err := claim.Pop(ctx, protocol.PopRequest{IDs: 5, Bytes: 1 << 20})
 	must(w.t, err)
 	_, err = claim.Nack(ctx,
-		queue.Nack{Flight: popped.Flight, ID: "f1", Kind: queue.Retry, RetryCount: 3, Delay: time.Hour, Error: "no stock"},
-		queue.Nack{Flight: popped.Flight, ID: "f2", Kind: queue.Retry, RetryCount: 0, Delay: 2 * time.Hour, Error: "no price"})
+		protocol.Nack{Flight: popped.Flight, ID: "f1", Kind: protocol.Retry, RetryCount: 3, Delay: time.Hour, Error: "no stock"},
+		protocol.Nack{Flight: popped.Flight, ID: "f2", Kind: protocol.Retry, RetryCount: 0, Delay: 2 * time.Hour, Error: "no price"})
 	must(w.t, err)
 	_, err = claim.Bury(ctx,
-		queue.Burial{Flight: popped.Flight, ID: "b1", Policy: queue.Block, RetryCount: 25, Error: "stuck"},
-		queue.Burial{Flight: popped.Flight, ID: "d1", Policy: queue.Bury, RetryCount: 25, Error: "dead"})
+		protocol.Burial{Flight: popped.Flight, ID: "b1", Policy: protocol.Block, RetryCount: 25, Error: "stuck"},
+		protocol.Burial{Flight: popped.Flight, ID: "d1", Policy: protocol.Bury, RetryCount: 25, Error: "dead"})
 	must(w.t, err)
 	w.push(job("d2"))
 	_, err = browse.Of(w.orders).Bury(ctx, browse.Anywhere, "d2")

@@ -17,7 +17,7 @@ import (
 	"github.com/lowkiq/lowkiq/internal/testing/golden"
 	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 	"github.com/lowkiq/lowkiq/internal/testing/tier"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // TestMain is also the main of the lowkiq-migrate that scripts run.
@@ -45,7 +45,7 @@ func TestScripts(t *testing.T) {
 }
 
 func pushed(ts *testscript.TestScript, _ bool, args []string) {
-	client, err := queue.Open(queue.Config{Redis: ts.Getenv("LOWKIQ_REDIS")})
+	client, err := protocol.Open(protocol.Config{Redis: ts.Getenv("LOWKIQ_REDIS")})
 	ts.Check(err)
 	defer client.Close()
 	q, err := client.Register(context.Background(), lowkiq.Queue{Name: "orders", Shards: 4})

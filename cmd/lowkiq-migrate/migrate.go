@@ -23,6 +23,7 @@ import (
 	"github.com/lowkiq/lowkiq/migrate/movein"
 	"github.com/lowkiq/lowkiq/migrate/rubyqueue"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/transfer"
 	"github.com/lowkiq/lowkiq/status"
 	"github.com/lowkiq/lowkiq/wire"
@@ -148,7 +149,7 @@ func (c *command) Run(s *terminal.Streams, grammar *kong.Context) error {
 }
 
 // unknownQueue returns the error of a queue that is not known, with the names of those that are.
-func (c *command) unknownQueue(ctx context.Context, client *queue.Client) error {
+func (c *command) unknownQueue(ctx context.Context, client *protocol.Client) error {
 	entries, err := client.Registry().Entries(ctx)
 	if err != nil {
 		return err
@@ -162,7 +163,7 @@ func (c *command) unknownQueue(ctx context.Context, client *queue.Client) error 
 }
 
 // newMover returns a Mover with the present limits of the new queue. A later change of the queue's rules does not reach it.
-func (c *command) newMover(ctx context.Context, old *rubyqueue.Queue, q *queue.Queue) (*movein.Mover, error) {
+func (c *command) newMover(ctx context.Context, old *rubyqueue.Queue, q *protocol.Queue) (*movein.Mover, error) {
 	rules, err := q.Storing(ctx)
 	if err != nil {
 		return nil, err
@@ -182,7 +183,7 @@ type migration struct {
 	*terminal.Streams
 	mover *movein.Mover
 	old   *rubyqueue.Queue
-	queue *queue.Queue
+	queue *protocol.Queue
 	sum   migrated
 	bar   *terminal.Bar
 	done  int
@@ -191,7 +192,7 @@ type migration struct {
 }
 
 // run counts the jobs, and moves them unless this is a dry run.
-func (r *migration) run(ctx context.Context, client *queue.Client) error {
+func (r *migration) run(ctx context.Context, client *protocol.Client) error {
 	r.sum.Left, r.sum.Orphans = []leftJob{}, []orphan{}
 	r.mover.OnLeft = r.listLeft
 	r.mover.OnProgress = func(n int) {
@@ -249,7 +250,7 @@ func (r *migration) run(ctx context.Context, client *queue.Client) error {
 
 // awaitPause waits until no node begins a job of a paused queue any more. Otherwise jobs that were pushed to the queue would
 // run before older jobs that are still to be moved. A move back needs a paused queue.
-func (r *migration) awaitPause(ctx context.Context, client *queue.Client) error {
+func (r *migration) awaitPause(ctx context.Context, client *protocol.Client) error {
 	if r.DryRun {
 		return nil
 	}
@@ -272,7 +273,7 @@ func (r *migration) awaitPause(ctx context.Context, client *queue.Client) error 
 }
 
 // noticed reads from Redis which nodes have noticed a pause.
-type noticed struct{ client *queue.Client }
+type noticed struct{ client *protocol.Client }
 
 // MayBegin implements status.Pausing.
 func (n noticed) MayBegin(ctx context.Context, name string) ([]string, error) {
@@ -281,7 +282,7 @@ func (n noticed) MayBegin(ctx context.Context, name string) ([]string, error) {
 }
 
 // moveBack moves the jobs of the paused queue back to Ruby.
-func (r *migration) moveBack(ctx context.Context, client *queue.Client) error {
+func (r *migration) moveBack(ctx context.Context, client *protocol.Client) error {
 	r.bar = terminal.NewBar(r.Err, -1, "looking")
 	found, err := r.mover.SurveyBack(ctx, r.queue)
 	r.bar.Clear()
@@ -326,7 +327,7 @@ func (r *migration) checkKnown(ctx context.Context) error {
 }
 
 // compareClocks compares the clocks of both Redis servers.
-func (r *migration) compareClocks(ctx context.Context, client *queue.Client) error {
+func (r *migration) compareClocks(ctx context.Context, client *protocol.Client) error {
 	before := time.Now()
 	there, err := r.old.Time(ctx)
 	if err != nil {
@@ -410,7 +411,7 @@ func (r *migration) retryWhileAway(ctx context.Context, pass func() (movein.Coun
 	for {
 		moved, err := pass()
 		r.sum.Moved.Add(moved)
-		if err == nil || !queue.Transient(err) || ctx.Err() != nil {
+		if err == nil || !protocol.Transient(err) || ctx.Err() != nil {
 			return err
 		}
 		if moved.Jobs+moved.Morgue > 0 {
@@ -467,7 +468,7 @@ func (c *command) summarize(ctx context.Context, err error, run *migration) erro
 		return exit.WithCode(exit.Usage, err)
 	case ctx.Err() != nil && !c.Follow:
 		return exit.Fail(exit.Interrupted, "interrupted; %s", again)
-	case queue.Transient(err):
+	case protocol.Transient(err):
 		return exit.Fail(exit.Unreachable, "%w; %s", err, again)
 	}
 	return err

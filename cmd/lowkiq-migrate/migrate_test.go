@@ -30,8 +30,8 @@ import (
 	"github.com/lowkiq/lowkiq/internal/testing/tier"
 	"github.com/lowkiq/lowkiq/migrate/movein"
 	"github.com/lowkiq/lowkiq/migrate/rubyqueue"
-	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/transfer"
 )
 
@@ -149,9 +149,9 @@ func runMigrate(t testing.TB, from, to string, args ...string) (said movedBy) {
 }
 
 // registered is the queue to move into.
-func registered(t testing.TB, url, cluster string, shards int) (*queue.Client, *queue.Queue) {
+func registered(t testing.TB, url, cluster string, shards int) (*protocol.Client, *protocol.Queue) {
 	t.Helper()
-	client, err := queue.Open(queue.Config{Redis: url, Cluster: cluster})
+	client, err := protocol.Open(protocol.Config{Redis: url, Cluster: cluster})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,7 +164,7 @@ func registered(t testing.TB, url, cluster string, shards int) (*queue.Client, *
 }
 
 // waitingIn is what waits in the new queue: the payloads of each id, in order.
-func waitingIn(t testing.TB, q *queue.Queue) map[string][]string {
+func waitingIn(t testing.TB, q *protocol.Queue) map[string][]string {
 	t.Helper()
 	got := map[string][]string{}
 	err := transfer.Each(t.Context(), q, false, func(jobs []transfer.Kept) error {
@@ -359,7 +359,7 @@ func moveKills(t testing.TB) int {
 // the new one.
 type changeover struct {
 	old  *rubySide
-	q    *queue.Queue
+	q    *protocol.Queue
 	rng  *rand.Rand
 	want map[string][]string // what was pushed
 	over map[string]bool     // the id's producer has changed over

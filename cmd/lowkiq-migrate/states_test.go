@@ -20,8 +20,8 @@ import (
 	"github.com/lowkiq/lowkiq/migrate/movein"
 	"github.com/lowkiq/lowkiq/migrate/rubyqueue"
 	"github.com/lowkiq/lowkiq/migrate/rubystates"
-	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // TestMigratedStates: what a queue holds after real states of Ruby's Lowkiq were moved into it is what Ruby says of them:
@@ -32,7 +32,7 @@ func TestMigratedStates(t *testing.T) {
 	from, to := redistest.StartOld(t), redistest.Start(t)
 	rdb := redis.NewClient(&redis.Options{Addr: from.Addr()})
 	defer rdb.Close()
-	client, err := queue.Open(queue.Config{Redis: to.URL()})
+	client, err := protocol.Open(protocol.Config{Redis: to.URL()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func TestMigratedStates(t *testing.T) {
 }
 
 // migrate moves a state into a queue, and compares. It returns how many jobs were compared.
-func migrate(t *testing.T, from string, s *rubystates.State, q *queue.Queue) (compared int) {
+func migrate(t *testing.T, from string, s *rubystates.State, q *protocol.Queue) (compared int) {
 	t.Helper()
 	old, err := rubyqueue.Open(rubyqueue.Config{URL: from, Timeout: 20 * time.Second, Name: s.QueueName, Shards: s.Shards})
 	if err != nil {

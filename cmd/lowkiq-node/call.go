@@ -12,7 +12,7 @@ import (
 	"github.com/lowkiq/lowkiq/cmd/internal/exit"
 	"github.com/lowkiq/lowkiq/cmd/internal/terminal"
 	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/feed"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/web"
 	"github.com/lowkiq/lowkiq/wire"
 )
@@ -31,8 +31,8 @@ func (c *pushCommand) checkWait() error {
 		return exit.Fail(exit.Usage, "--keep is how long the reply of a push with --wait is kept, so it needs --wait")
 	case c.Wait < time.Millisecond || c.Wait > web.MaxWait:
 		return exit.Fail(exit.Usage, "--wait is %s; it must be between 1ms and %s", c.Wait, web.MaxWait)
-	case c.Keep != 0 && (c.Keep < time.Second || c.Keep > queue.MaxKeep):
-		return exit.Fail(exit.Usage, "--keep is %s; it must be between 1s and %s", c.Keep, queue.MaxKeep)
+	case c.Keep != 0 && (c.Keep < time.Second || c.Keep > protocol.MaxKeep):
+		return exit.Fail(exit.Usage, "--keep is %s; it must be between 1s and %s", c.Keep, protocol.MaxKeep)
 	case c.Skip > 0 || c.Strict || c.Rate > 0:
 		return exit.Fail(exit.Usage, "--skip, --strict and --rate are for streams; with --wait all jobs are read before the first is pushed")
 	}
@@ -132,7 +132,7 @@ func printJSON(s *terminal.Streams, v any) error {
 // redisCaller pushes calls to Redis.
 type redisCaller struct {
 	c      *pushCommand
-	client *queue.Client
+	client *protocol.Client
 }
 
 // pushAndWait pushes calls and waits for their ends, at most for --wait. Without --keep, replies are kept for
@@ -142,7 +142,7 @@ func (to redisCaller) pushAndWait(ctx context.Context, jobs []lowkiq.Push) (web.
 	defer cancel()
 	keep := to.c.Keep
 	if keep == 0 {
-		keep = to.c.Wait + queue.DefaultKeep
+		keep = to.c.Wait + protocol.DefaultKeep
 	}
 	calls, err := to.client.Calls(ctx, to.c.Queue, keep, jobs...)
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/lowkiq/lowkiq/cmd/internal/exit"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/status"
 	"github.com/lowkiq/lowkiq/web"
 )
@@ -33,7 +33,7 @@ func (c *cancelCommand) Run(with *session) error {
 		if err != nil {
 			return err
 		}
-		err = with.postChange(path, web.Cancel{Then: queue.Then(c.Then), Why: c.Why}, "%s: the handler of %q is told to stop; then %s\n", name, c.ID, done)
+		err = with.postChange(path, web.Cancel{Then: protocol.Then(c.Then), Why: c.Why}, "%s: the handler of %q is told to stop; then %s\n", name, c.ID, done)
 		var refused *web.Problem
 		switch {
 		case err == nil:

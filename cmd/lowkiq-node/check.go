@@ -16,8 +16,8 @@ import (
 	"github.com/lowkiq/lowkiq/cmd/internal/exit"
 	"github.com/lowkiq/lowkiq/cmd/internal/signals"
 	"github.com/lowkiq/lowkiq/cmd/internal/terminal"
-	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/audit"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/web"
 )
 
@@ -58,7 +58,7 @@ func (c *checkCommand) Run(s *terminal.Streams, grammar *kong.Context) error {
 
 // auditAndRepair audits, and repairs faults if --repair is given. Nothing is changed without --yes or a confirmation.
 // With -o json nobody is asked.
-func (c *checkCommand) auditAndRepair(ctx context.Context, s *terminal.Streams, client *queue.Client) error {
+func (c *checkCommand) auditAndRepair(ctx context.Context, s *terminal.Streams, client *protocol.Client) error {
 	found, err := c.runAudit(ctx, s, client)
 	if err != nil {
 		return err
@@ -96,7 +96,7 @@ func countRepairable(faults []audit.Fault) (n int) {
 }
 
 // runAudit audits. Meanwhile stderr shows a progress bar.
-func (c *checkCommand) runAudit(ctx context.Context, s *terminal.Streams, client *queue.Client) (audit.Report, error) {
+func (c *checkCommand) runAudit(ctx context.Context, s *terminal.Streams, client *protocol.Client) (audit.Report, error) {
 	var shown *terminal.Bar
 	defer func() {
 		if shown != nil {
@@ -115,7 +115,7 @@ func (c *checkCommand) runAudit(ctx context.Context, s *terminal.Streams, client
 const maxRounds = 5
 
 // repairFaults repairs until an audit finds nothing more to repair, and returns that audit with the number of repairs.
-func (c *checkCommand) repairFaults(ctx context.Context, s *terminal.Streams, client *queue.Client, found audit.Report) (audit.Report, int, error) {
+func (c *checkCommand) repairFaults(ctx context.Context, s *terminal.Streams, client *protocol.Client, found audit.Report) (audit.Report, int, error) {
 	repaired := 0
 	for range maxRounds {
 		before := repaired

@@ -97,7 +97,7 @@ func sendNode(ctx context.Context, up chan<- *node.Node, n *node.Node) {
 // printGreeting prints the addresses of the nodes, and commands to try.
 func printGreeting(w io.Writer, nodes []*node.Node) {
 	for _, n := range nodes {
-		fmt.Fprintf(w, "lowkiq-node dev: node %s, queue %q, api %s, redis redis://%s/0\n", n.Name(), sampleQueue, n.URL(), n.Client().Redis())
+		fmt.Fprintf(w, "lowkiq-node dev: node %s, queue %q, api %s, redis redis://%s/0\n", n.Name(), sampleQueue, n.URL(), n.Client().Protocol().Redis())
 	}
 	first := nodes[0]
 	fmt.Fprintf(w, `The embedded Redis is miniredis: for trying only, its jobs end with this process.
@@ -108,7 +108,7 @@ Try, in another terminal:
   lowkiq-node push --redis redis://%[3]s/0 --queue %[1]s --id a --payload '{"n":2}'
   lowkiq-node recurring add tick --node %[2]s --every 1s -q %[1]s --payload '{"at":"{tick}"}'
   lowkiq-node status --node %[2]s
-`, sampleQueue, first.URL(), first.Client().Redis())
+`, sampleQueue, first.URL(), first.Client().Protocol().Redis())
 	if len(nodes) > 1 {
 		last := nodes[len(nodes)-1].Name()
 		fmt.Fprintf(w, "  lowkiq-node plan --node %[1]s --remove %[2]s\n  lowkiq-node drain --node %[1]s %[2]s\n", first.URL(), last)

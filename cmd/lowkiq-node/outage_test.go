@@ -18,7 +18,7 @@ import (
 	"github.com/lowkiq/lowkiq/internal/testing/clitest"
 	"github.com/lowkiq/lowkiq/internal/testing/nodebin"
 	"github.com/lowkiq/lowkiq/internal/testing/redistest"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // pushing is a lowkiq-node push whose standard input the test writes.
@@ -82,7 +82,7 @@ func (p *pushing) end(t *testing.T) int {
 // waiting waits until n jobs are in the queue.
 func waiting(t *testing.T, redis string, n int) {
 	t.Helper()
-	client, err := queue.Open(queue.Config{Redis: redis})
+	client, err := protocol.Open(protocol.Config{Redis: redis})
 	if err != nil {
 		t.Fatal(err)
 	}

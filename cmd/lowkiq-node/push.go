@@ -22,7 +22,7 @@ import (
 	"github.com/lowkiq/lowkiq/cmd/internal/terminal"
 	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/feed"
 	"github.com/lowkiq/lowkiq/internal/process/sleep"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/web"
 	"github.com/lowkiq/lowkiq/wire"
 )
@@ -88,8 +88,8 @@ func (c *pushCommand) Run(s *terminal.Streams, grammar *kong.Context) error {
 		return err
 	}
 	defer client.Close()
-	var q *queue.Queue
-	err = c.retryWhileAway(ctx, s, queue.Transient, func() (err error) {
+	var q *protocol.Queue
+	err = c.retryWhileAway(ctx, s, protocol.Transient, func() (err error) {
 		q, err = c.findQueue(ctx, client, cfg)
 		return err
 	})
@@ -184,7 +184,7 @@ func (c *pushCommand) parseHeader() (map[string]string, error) {
 }
 
 // findQueue finds the queue, or registers it.
-func (c *pushCommand) findQueue(ctx context.Context, client *queue.Client, cfg *config.Config) (*queue.Queue, error) {
+func (c *pushCommand) findQueue(ctx context.Context, client *protocol.Client, cfg *config.Config) (*protocol.Queue, error) {
 	q, err := connect.FindQueue(ctx, client, cfg, c.Queue, valueOrZero(c.Shards))
 	if errors.Is(err, lowkiq.ErrUnknownQueue) {
 		return nil, exit.Fail(exit.Usage, "%w; --shards N registers it, and --cluster names another cluster", err)

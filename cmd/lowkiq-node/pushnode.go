@@ -15,7 +15,7 @@ import (
 	"github.com/lowkiq/lowkiq/cmd/internal/terminal"
 	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/feed"
 	"github.com/lowkiq/lowkiq/internal/network/remote"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/status"
 	"github.com/lowkiq/lowkiq/web"
 	"github.com/lowkiq/lowkiq/wire"
@@ -35,7 +35,7 @@ func (e refusedJob) Error() string        { return e.reason }
 func (e refusedJob) Is(target error) bool { return target == feed.ErrRefused }
 
 // Push implements feed.Target.
-func (n nodeTarget) Push(ctx context.Context, jobs ...lowkiq.Push) ([]queue.Result, error) {
+func (n nodeTarget) Push(ctx context.Context, jobs ...lowkiq.Push) ([]protocol.Result, error) {
 	body, err := pushBody(jobs)
 	if err != nil {
 		return nil, err
@@ -48,7 +48,7 @@ func (n nodeTarget) Push(ctx context.Context, jobs ...lowkiq.Push) ([]queue.Resu
 	if err := json.Unmarshal(answer, &pushed); err != nil || len(pushed.Results) != len(jobs) {
 		return nil, exit.Fail(exit.Failed, "%s: not the answer of a lowkiq node to %d jobs", n.path, len(jobs))
 	}
-	results := make([]queue.Result, len(jobs))
+	results := make([]protocol.Result, len(jobs))
 	for i, r := range pushed.Results {
 		results[i].Merged = r.Merged
 		switch {
@@ -65,11 +65,11 @@ func (n nodeTarget) Push(ctx context.Context, jobs ...lowkiq.Push) ([]queue.Resu
 
 // nodeTrouble returns the results of a request that failed as a whole. A request that may succeed later is repeated. Any
 // other error is the error of each job.
-func nodeTrouble(err error, jobs int) ([]queue.Result, error) {
+func nodeTrouble(err error, jobs int) ([]protocol.Result, error) {
 	if mayPass(err) {
 		return nil, err
 	}
-	results := make([]queue.Result, jobs)
+	results := make([]protocol.Result, jobs)
 	for i := range results {
 		results[i].Err = err
 	}

@@ -23,7 +23,7 @@ import (
 	"github.com/lowkiq/lowkiq/internal/process/logbuf"
 	"github.com/lowkiq/lowkiq/internal/store/redisdb"
 	"github.com/lowkiq/lowkiq/node"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/web"
 )
 
@@ -106,10 +106,10 @@ func startLine(nodeCfg node.Config, cfg *config.Config, n *node.Node) string {
 	}
 	redis := nodeCfg.Redis
 	if redis == "" {
-		redis = "redis://" + n.Client().Redis() + "/0"
+		redis = "redis://" + n.Client().Protocol().Redis() + "/0"
 	}
 	return fmt.Sprintf("lowkiq-node %s: cluster %s, node %s, redis %s, queues %s, api %s",
-		nodeCfg.Version, n.Client().Cluster(), n.Name(), redisdb.MaskURL(redis), strings.Join(queues, ", "), n.URL())
+		nodeCfg.Version, n.Client().Protocol().Cluster(), n.Name(), redisdb.MaskURL(redis), strings.Join(queues, ", "), n.URL())
 }
 
 // joinLine says how to start the next node.
@@ -181,7 +181,7 @@ func runError(err error, began bool) error {
 		return exit.WithCode(exit.Usage, err)
 	case began:
 		return exit.WithCode(exit.Failed, err)
-	case queue.Transient(err):
+	case protocol.Transient(err):
 		return exit.WithCode(exit.Unreachable, err)
 	}
 	return exit.WithCode(exit.Usage, err)

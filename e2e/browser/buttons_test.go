@@ -16,8 +16,8 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/lowkiq/lowkiq/internal/testing/tier"
-	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // press is one use of a button: what is done on a page, and what has become of the jobs.
@@ -104,11 +104,11 @@ func (w *world) fillForButtons() {
 	w.push("b-group", named("bad", 16)...)
 	w.push("b-fails", named("bad", 16)...)
 	w.schedule("b-later", hostile...)
-	w.await("b-retry", "ten retries", func(c queue.Counts, _ int) bool { return c.Retry == 10 })
-	w.await("b-morgue", "twelve dead", func(_ queue.Counts, dead int) bool { return dead == 12 })
-	w.await("b-blocked", "ten blocked", func(c queue.Counts, _ int) bool { return c.Blocked == 10 })
-	w.await("b-group", "sixteen dead", func(_ queue.Counts, dead int) bool { return dead == 16 })
-	w.await("b-fails", "sixteen retries", func(c queue.Counts, _ int) bool { return c.Retry == 16 })
+	w.await("b-retry", "ten retries", func(c protocol.Counts, _ int) bool { return c.Retry == 10 })
+	w.await("b-morgue", "twelve dead", func(_ protocol.Counts, dead int) bool { return dead == 12 })
+	w.await("b-blocked", "ten blocked", func(c protocol.Counts, _ int) bool { return c.Blocked == 10 })
+	w.await("b-group", "sixteen dead", func(_ protocol.Counts, dead int) bool { return dead == 16 })
+	w.await("b-fails", "sixteen retries", func(c protocol.Counts, _ int) bool { return c.Retry == 16 })
 	for name := range presses {
 		w.pause(name)
 	}

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/changes"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/recurring"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
@@ -42,20 +42,20 @@ var payloads = [][]byte{
 func (w *world) fill() {
 	w.t.Helper()
 	w.push("orders", "slow-1", "slow-2", "slow-3")
-	w.await("orders", "slow jobs are in flight", func(c queue.Counts, _ int) bool { return c.InFlight == 3 })
+	w.await("orders", "slow jobs are in flight", func(c protocol.Counts, _ int) bool { return c.InFlight == 3 })
 	w.push("orders", named("bad", 30)...)
 	w.push("orders", append(named("ok", 60), hostile...)...)
 	w.schedule("orders", append(named("later", 20), prefixed("later ", hostile)...)...)
 	w.push("mail", append(named("bad", 40), prefixed("bad ", hostile)...)...)
 	w.push("ledger", append(named("bad", 12), prefixed("bad ", hostile)...)...)
-	w.await("mail", "bad jobs are buried", func(c queue.Counts, dead int) bool { return c.Total() == 0 && dead >= 40 })
-	w.await("ledger", "bad jobs are blocked", func(c queue.Counts, _ int) bool { return c.Ready+c.InFlight == 0 && c.Blocked >= 12 })
+	w.await("mail", "bad jobs are buried", func(c protocol.Counts, dead int) bool { return c.Total() == 0 && dead >= 40 })
+	w.await("ledger", "bad jobs are blocked", func(c protocol.Counts, _ int) bool { return c.Ready+c.InFlight == 0 && c.Blocked >= 12 })
 	wide := strings.Repeat("W", lowkiq.MaxIDBytes)
 	w.push(longest, "slow-"+wide[5:])
 	w.push(longest, append(prefixed("bad ", hostile), wide, "bad-"+wide[4:])...)
 	w.schedule(longest, append(hostile, "later-"+wide[6:])...)
 	// What is left is behind the slow ones, and fits on a page with some of the scheduled ones.
-	w.await("orders", "bad jobs wait for a retry", func(c queue.Counts, _ int) bool { return c.Retry >= 5 && c.Ready < 45 })
+	w.await("orders", "bad jobs wait for a retry", func(c protocol.Counts, _ int) bool { return c.Retry >= 5 && c.Ready < 45 })
 	w.workedForWeeks()
 	// Much recurs, some of it by hand: paused, refused, with payloads that are no markup.
 	book := recurring.Of(w.client)
@@ -167,7 +167,7 @@ func (w *world) pushAll(name string, jobs ...lowkiq.Push) {
 	}
 }
 
-func (w *world) await(name, what string, holds func(c queue.Counts, dead int) bool) {
+func (w *world) await(name, what string, holds func(c protocol.Counts, dead int) bool) {
 	w.t.Helper()
 	await(w.t, what, patience, func() bool { return holds(w.counts(name)) })
 }

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // figure is the number of ready jobs that the overview shows of a queue.
@@ -21,7 +21,7 @@ func TestJobStaysLive(t *testing.T) {
 	browser := chromium(t)
 	w := newWorld(t, "n1")
 	w.push("orders", "slow-job")
-	w.await("orders", "it is in flight", func(c queue.Counts, _ int) bool { return c.InFlight == 1 })
+	w.await("orders", "it is in flight", func(c protocol.Counts, _ int) bool { return c.InFlight == 1 })
 	b := newTab(t, browser, looks[3])
 	b.open(w.url("n1") + query("/queues/orders/job", "id", "slow-job"))
 	b.sees("a job in flight", `document.querySelector("main").innerText.includes("in flight")`)
@@ -30,7 +30,7 @@ func TestJobStaysLive(t *testing.T) {
 	b.sees("what was pushed meanwhile", `document.querySelector("main").innerText.includes("Pushed meanwhile")`)
 	eval[bool](b, `(document.querySelector("details.menu:has([name=why])").open = true, document.querySelector("main input[name=why]").focus(), document.querySelector("main input[name=why]").value = "typed", true)`)
 	w.endpoint.letGo()
-	w.await("orders", "it is done", func(c queue.Counts, _ int) bool { return c.Total() == 0 })
+	w.await("orders", "it is done", func(c protocol.Counts, _ int) bool { return c.Total() == 0 })
 	if !eval[bool](b, `document.querySelector("main input[name=why]")?.value === "typed"`) {
 		t.Error("what somebody types is gone, want nothing moved meanwhile")
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/testing/nodebin"
 	"github.com/lowkiq/lowkiq/internal/testing/redistest"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // patience is for a machine that does other things as well; no test that passes waits for it.
@@ -29,7 +29,7 @@ const patience = 90 * time.Second
 type world struct {
 	t        testing.TB
 	redis    *redistest.Server
-	client   *queue.Client
+	client   *protocol.Client
 	endpoint *endpoint
 	config   string
 	nodes    map[string]*process
@@ -59,7 +59,7 @@ func newWorld(t testing.TB, names ...string) *world {
 	t.Helper()
 	w := &world{t: t, redis: redistest.Start(t), endpoint: newEndpoint(t), nodes: map[string]*process{}}
 	var err error
-	if w.client, err = queue.Open(queue.Config{Redis: w.redis.URL(), Timeout: patience}); err != nil {
+	if w.client, err = protocol.Open(protocol.Config{Redis: w.redis.URL(), Timeout: patience}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { w.client.Close() })
@@ -113,7 +113,7 @@ func (w *world) url(name string) string {
 }
 
 // queue finds a registered queue.
-func (w *world) queue(name string) *queue.Queue {
+func (w *world) queue(name string) *protocol.Queue {
 	w.t.Helper()
 	q, err := w.client.Queue(context.Background(), name)
 	if err != nil {
@@ -123,7 +123,7 @@ func (w *world) queue(name string) *queue.Queue {
 }
 
 // counts are the jobs of a queue by state, and the payloads in its morgue.
-func (w *world) counts(name string) (queue.Counts, int) {
+func (w *world) counts(name string) (protocol.Counts, int) {
 	stats, err := w.queue(name).Stats(context.Background())
 	if err != nil {
 		w.t.Fatal(err)

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // Actions of people, in the model.
@@ -44,7 +44,7 @@ func (m *Shard) PostponedSince() map[string]int64 {
 	return since
 }
 
-func (j *Job) isHeld() bool { return j.At == queue.HeldAt.UnixMicro() }
+func (j *Job) isHeld() bool { return j.At == protocol.HeldAt.UnixMicro() }
 
 // ReleaseHeld makes held ids due, unless held returns true for them.
 func (m *Shard) ReleaseHeld(held func(id string) bool) (released int) {
@@ -259,7 +259,7 @@ func FreshJob(j *Job) bool  { return j.Retry < 0 }
 func (m *Shard) PassTime(us int64) {
 	for _, jobs := range []map[string]*Job{m.Waiting, m.Parked} {
 		for _, job := range jobs {
-			if job.At > m.Now && job.At < queue.HeldAt.UnixMicro() {
+			if job.At > m.Now && job.At < protocol.HeldAt.UnixMicro() {
 				job.At -= us
 				if job.Since != 0 {
 					job.Since -= us
@@ -279,8 +279,8 @@ func (m *Shard) PassTime(us int64) {
 }
 
 // CountJobs counts the jobs by state, as lua/stats.lua does from the lengths of the lists.
-func (m *Shard) CountJobs() queue.Counts {
-	c := queue.Counts{InFlight: len(m.InFlight), Blocked: len(m.Blocked)}
+func (m *Shard) CountJobs() protocol.Counts {
+	c := protocol.Counts{InFlight: len(m.InFlight), Blocked: len(m.Blocked)}
 	for id := range m.Scheduled {
 		switch {
 		case m.IsHeld(id):

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq/internal/store/journal"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // Steps of a worker, in the model.
@@ -31,7 +31,7 @@ func (m *Shard) DueIDs(keep func(*Job) bool) (ids []string) {
 
 // PopIDs pops at most n ids, or at most one id if single is true. slot says that the worker holds its node's quarantine
 // slot. If suspects is false, it pops no id in quarantine.
-func (m *Shard) PopIDs(n int, single, slot, suspects bool) (ids []string, state queue.Quarantine) {
+func (m *Shard) PopIDs(n int, single, slot, suspects bool) (ids []string, state protocol.Quarantine) {
 	m.PopNumber++
 	due := m.DueIDs(func(j *Job) bool { return j.At <= m.Now })
 	for _, id := range due[:min(n, len(due))] {
@@ -40,20 +40,20 @@ func (m *Shard) PopIDs(n int, single, slot, suspects bool) (ids []string, state 
 	}
 	for id := range m.InFlight {
 		if _, suspect := m.Crashes[id]; suspect {
-			return nil, queue.QuarantineWait // an id in quarantine runs alone
+			return nil, protocol.QuarantineWait // an id in quarantine runs alone
 		}
 	}
 	if suspects && len(m.Suspects) > 0 {
 		id := m.Suspects[0]
 		switch {
 		case m.Crashes[id] > 0 && !slot:
-			state = queue.QuarantineSlot
+			state = protocol.QuarantineSlot
 		case len(m.InFlight) > 0:
-			return nil, queue.QuarantineWait
+			return nil, protocol.QuarantineWait
 		default:
 			m.Suspects = m.Suspects[1:]
 			m.startFlight(id)
-			return []string{id}, queue.QuarantineTaken
+			return []string{id}, protocol.QuarantineTaken
 		}
 	}
 	for line, _ := m.Line(); len(ids) < min(n, len(line)) && m.isLined(line[len(ids)]); {
@@ -149,12 +149,12 @@ func (m *Shard) releaseParked(id string) {
 
 // AckJob ends a job as done.
 func (m *Shard) AckJob(number int64, id string) int {
-	return m.finishJob(number, queue.Answer{ID: id}, "")
+	return m.finishJob(number, protocol.Answer{ID: id}, "")
 }
 
 // finishJob ends a job as done, with the answer of its handler and a line for the journal, if that is not empty. It
 // does nothing if the job is not in the flight.
-func (m *Shard) finishJob(number int64, answer queue.Answer, line string) int {
+func (m *Shard) finishJob(number int64, answer protocol.Answer, line string) int {
 	log := m.notesOf(answer.ID)
 	job := m.endFlight(answer.ID, number, true)
 	if job == nil {
@@ -187,7 +187,7 @@ func (m *Shard) setState(id string, state []byte, set bool) {
 }
 
 // AddNote stores a note of a handler about a job in flight. It returns false if the job is not in that flight.
-func (m *Shard) AddNote(n queue.Note) (taken bool) {
+func (m *Shard) AddNote(n protocol.Note) (taken bool) {
 	if m.InFlight[n.ID] == nil || m.FlightOf[n.ID] != n.Flight {
 		return false
 	}
@@ -221,42 +221,42 @@ func (m *Shard) expireStates(after time.Duration) {
 }
 
 // NackJob puts a job back.
-func (m *Shard) NackJob(n queue.Nack) int {
+func (m *Shard) NackJob(n protocol.Nack) int {
 	log := m.notesOf(n.ID)
-	limited := n.Kind == queue.Postpone && n.Limited
-	job := m.endFlight(n.ID, n.Flight, n.Kind != queue.Return && !limited)
+	limited := n.Kind == protocol.Postpone && n.Limited
+	job := m.endFlight(n.ID, n.Flight, n.Kind != protocol.Return && !limited)
 	if job == nil {
 		return 0
 	}
-	if n.Kind == queue.Retry {
+	if n.Kind == protocol.Retry {
 		job.Retry, job.Err = n.RetryCount, n.Error
 		m.Failed++
-		m.journalRun(journal.Run{ID: n.ID, Verdict: journal.Failed, RetryCount: n.RetryCount, Error: queue.Summary(n.Error), Ran: n.Ran}, log)
+		m.journalRun(journal.Run{ID: n.ID, Verdict: journal.Failed, RetryCount: n.RetryCount, Error: protocol.Summary(n.Error), Ran: n.Ran}, log)
 	}
-	if n.Cancelled || n.Kind == queue.Postpone && !n.Limited {
+	if n.Cancelled || n.Kind == protocol.Postpone && !n.Limited {
 		end := journal.Postponed
 		if n.Cancelled {
 			end = journal.Cancelled
 		}
-		m.journalRun(journal.Run{ID: n.ID, Verdict: end, RetryCount: n.RetryCount, Error: queue.Summary(n.Error), Ran: n.Ran}, log)
+		m.journalRun(journal.Run{ID: n.ID, Verdict: end, RetryCount: n.RetryCount, Error: protocol.Summary(n.Error), Ran: n.Ran}, log)
 	}
 	m.mergeParked(n.ID, job)
 	_, suspect := m.Crashes[n.ID]
 	switch {
-	case n.Kind == queue.Return:
+	case n.Kind == protocol.Return:
 		m.putAtHead(n.ID)
 		return 1
 	case suspect && limited:
 		m.Suspects = append(m.Suspects, n.ID)
 		return 1
 	}
-	if job.Since = job.WaitsSince(); n.Kind == queue.Retry {
+	if job.Since = job.WaitsSince(); n.Kind == protocol.Retry {
 		job.Since = 0
 	}
-	job.Group = n.Kind == queue.Postpone && (n.Limited || n.Group)
+	job.Group = n.Kind == protocol.Postpone && (n.Limited || n.Group)
 	job.At, job.Soft = m.Now+n.Delay.Microseconds(), true
-	if n.Kind == queue.Hold {
-		job.At, job.Soft = queue.HeldAt.UnixMicro(), false
+	if n.Kind == protocol.Hold {
+		job.At, job.Soft = protocol.HeldAt.UnixMicro(), false
 	}
 	if job.Retry < 0 && job.At > m.Now {
 		delete(m.PutOffSince, n.ID) // it waits for the delay
@@ -276,7 +276,7 @@ func (m *Shard) putAtHead(id string) {
 }
 
 // BuryJob ends a job that has no retries left or has expired, by its policy.
-func (m *Shard) BuryJob(b queue.Burial) int {
+func (m *Shard) BuryJob(b protocol.Burial) int {
 	log := m.notesOf(b.ID)
 	job := m.endFlight(b.ID, b.Flight, b.Expired == 0 || b.Places == nil)
 	if job == nil {
@@ -288,8 +288,8 @@ func (m *Shard) BuryJob(b queue.Burial) int {
 	} else if b.Expired > 0 {
 		end, told = journal.Expired, "expired"
 	}
-	m.journalRun(journal.Run{ID: b.ID, Verdict: end, RetryCount: b.RetryCount, Error: queue.Summary(b.Error), Ran: b.Ran}, log)
-	if b.Policy != queue.Drop && b.Expired == 0 && !b.Cancelled {
+	m.journalRun(journal.Run{ID: b.ID, Verdict: end, RetryCount: b.RetryCount, Error: protocol.Summary(b.Error), Ran: b.Ran}, log)
+	if b.Policy != protocol.Drop && b.Expired == 0 && !b.Cancelled {
 		m.Failed++
 	}
 	if b.Places != nil {
@@ -297,17 +297,17 @@ func (m *Shard) BuryJob(b queue.Burial) int {
 		return 1
 	}
 	switch b.Policy {
-	case queue.Drop:
+	case protocol.Drop:
 		m.sendReplies(job.Payloads, told)
 		m.releaseParked(b.ID)
-	case queue.Block:
+	case protocol.Block:
 		job.Retry, job.Err, job.At, job.Soft, job.Since = b.RetryCount, b.Error, m.Now, true, 0
 		m.mergeParked(b.ID, job)
 		m.Blocked[b.ID] = true
-	case queue.Bury:
+	case protocol.Bury:
 		m.addToMorgue(b.ID, job.Payloads, b.RetryCount, b.Error)
 		m.releaseParked(b.ID)
-	case queue.Skip:
+	case protocol.Skip:
 		k := job.lowestIndex()
 		m.addToMorgue(b.ID, job.Payloads[k:k+1], b.RetryCount, b.Error)
 		job.Payloads = slices.Delete(job.Payloads, k, k+1)
@@ -323,7 +323,7 @@ func (m *Shard) BuryJob(b queue.Burial) int {
 }
 
 // endSome ends the payloads of a job at the burial's places, and puts the rest back at the head.
-func (m *Shard) endSome(b *queue.Burial, job *Job) {
+func (m *Shard) endSome(b *protocol.Burial, job *Job) {
 	order := make([]int, len(job.Payloads))
 	for i := range order {
 		order[i] = i
@@ -337,7 +337,7 @@ func (m *Shard) endSome(b *queue.Burial, job *Job) {
 			rest = append(rest, p)
 		}
 	}
-	if job.Payloads = rest; b.Policy == queue.Drop {
+	if job.Payloads = rest; b.Policy == protocol.Drop {
 		m.sendReplies(gone, "expired")
 	} else if len(gone) > 0 {
 		m.addToMorgue(b.ID, gone, b.RetryCount, b.Error)
@@ -367,7 +367,7 @@ func (m *Shard) addToMorgue(id string, payloads []Payload, retry int, err string
 
 // RecoverFlights puts all jobs in flight back at the head, in the order of their pops. After a seizure each of them
 // becomes suspect. A suspect that was alone in flight has crashed its worker, and may be buried.
-func (m *Shard) RecoverFlights(cause queue.Cause) (back, buried int) {
+func (m *Shard) RecoverFlights(cause protocol.Cause) (back, buried int) {
 	ids := make([]string, 0, len(m.InFlight))
 	for id := range m.InFlight {
 		ids = append(ids, id)
@@ -376,7 +376,7 @@ func (m *Shard) RecoverFlights(cause queue.Cause) (back, buried int) {
 		return m.PopOrder[x] - m.PopOrder[y]
 	})
 	for _, id := range slices.Backward(ids) {
-		if cause == queue.Seize && m.judgeSuspect(id, len(ids) == 1) {
+		if cause == protocol.Seize && m.judgeSuspect(id, len(ids) == 1) {
 			buried += len(m.InFlight[id].Payloads)
 			m.addToMorgue(id, m.InFlight[id].Payloads, m.InFlight[id].Retry, fmt.Sprintf("crash: its worker died %d times while it ran alone", m.Crashes[id]))
 			m.endFlight(id, m.FlightOf[id], true)
@@ -432,12 +432,12 @@ func (m *Shard) judgeSuspect(id string, alone bool) (poison bool) {
 }
 
 // AckJobs ends jobs as done, with their answers and lines for the journal, and expires states.
-func (m *Shard) AckJobs(acks []queue.Acks) (n int) {
+func (m *Shard) AckJobs(acks []protocol.Acks) (n int) {
 	stateFor := time.Duration(0)
 	for _, a := range acks {
 		for i, id := range a.IDs {
-			answer := queue.Answer{ID: id}
-			if k := slices.IndexFunc(a.Answers, func(of queue.Answer) bool { return of.ID == id }); k >= 0 {
+			answer := protocol.Answer{ID: id}
+			if k := slices.IndexFunc(a.Answers, func(of protocol.Answer) bool { return of.ID == id }); k >= 0 {
 				answer = a.Answers[k]
 			}
 			_, from := a.Runs.Cut(i)

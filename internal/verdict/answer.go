@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // Reports are what a handler has reported about the jobs of its batch besides done or failed.
@@ -18,7 +18,7 @@ type Reports struct {
 
 // Stored returns the answers that Redis stores with the ends of jobs: results for callers, and states,
 // which Redis keeps for stateFor. It returns nil in queues that use neither.
-func (r Reports) Stored(jobs []lowkiq.Job, stateFor time.Duration) (answers []queue.Answer) {
+func (r Reports) Stored(jobs []lowkiq.Job, stateFor time.Duration) (answers []protocol.Answer) {
 	for i := range jobs {
 		job := &jobs[i]
 		if job.Callers == 0 && r.Answers == nil && r.Notes == nil {
@@ -33,7 +33,7 @@ func (r Reports) Stored(jobs []lowkiq.Job, stateFor time.Duration) (answers []qu
 		for k := range job.Payloads {
 			bytes += len(job.Payloads[k].Data) + len(job.Payloads[k].Header)
 		}
-		answers = append(answers, queue.Answer{
+		answers = append(answers, protocol.Answer{
 			ID: job.ID, Callers: job.Callers, Bytes: bytes, Result: answer.Result, State: answer.State, SetState: answer.Stated,
 			HasNotes: noted, StateFor: stateFor,
 		})

@@ -4,12 +4,12 @@ import (
 	"fmt"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // Cancelled returns the answer about a batch after people have cancelled the runs of some ids. answer is the handler's. If beside is
 // true, the cancel ended the call, and the handler's answer says nothing about the other ids.
-func Cancelled(jobs []lowkiq.Job, answer error, by map[string]queue.Cancellation, beside bool) lowkiq.Failed {
+func Cancelled(jobs []lowkiq.Job, answer error, by map[string]protocol.Cancellation, beside bool) lowkiq.Failed {
 	all := lowkiq.Failed{}
 	for i, err := range PerJob(jobs, answer) {
 		id := jobs[i].ID
@@ -28,7 +28,7 @@ func Cancelled(jobs []lowkiq.Job, answer error, by map[string]queue.Cancellation
 }
 
 // cancelledRun is the failure of a job whose run a person has cancelled.
-type cancelledRun struct{ why queue.Cancellation }
+type cancelledRun struct{ why protocol.Cancellation }
 
 func (c *cancelledRun) Error() string {
 	text := "cancelled by " + c.why.By
@@ -40,15 +40,15 @@ func (c *cancelledRun) Error() string {
 
 // verdict returns the decision of that person.
 func (c *cancelledRun) verdict(flight int64, job *lowkiq.Job) verdict {
-	nack := queue.Nack{Flight: flight, ID: job.ID, Kind: queue.Postpone, RetryCount: job.RetryCount, Error: c.Error(), Cancelled: true}
-	burial := queue.Burial{Flight: flight, ID: job.ID, Policy: queue.Bury, RetryCount: job.RetryCount, Error: c.Error(), Cancelled: true}
+	nack := protocol.Nack{Flight: flight, ID: job.ID, Kind: protocol.Postpone, RetryCount: job.RetryCount, Error: c.Error(), Cancelled: true}
+	burial := protocol.Burial{Flight: flight, ID: job.ID, Policy: protocol.Bury, RetryCount: job.RetryCount, Error: c.Error(), Cancelled: true}
 	switch c.why.Then {
-	case queue.ThenHold:
-		nack.Kind = queue.Hold
-	case queue.ThenBury:
+	case protocol.ThenHold:
+		nack.Kind = protocol.Hold
+	case protocol.ThenBury:
 		return verdict{burial: burial, err: c}
-	case queue.ThenDelete:
-		burial.Policy = queue.Drop
+	case protocol.ThenDelete:
+		burial.Policy = protocol.Drop
 		return verdict{burial: burial, err: c}
 	}
 	return verdict{nack: nack, err: c}

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
@@ -70,13 +70,13 @@ func (e *expired) Error() string { return "expired: its time was over before a h
 
 func (e *expired) verdict(flight int64, job *lowkiq.Job) verdict {
 	text := fmt.Sprintf("expired: was due at %s", job.WaitingSince.UTC().Format(time.RFC3339))
-	b := queue.Burial{Flight: flight, ID: job.ID, Policy: queue.Bury, RetryCount: job.RetryCount, Expired: len(e.places)}
+	b := protocol.Burial{Flight: flight, ID: job.ID, Policy: protocol.Bury, RetryCount: job.RetryCount, Expired: len(e.places)}
 	if len(e.places) < len(job.Payloads) {
 		b.Places = e.places
 		text = fmt.Sprintf("%s; %d of %d payloads", text, len(e.places), len(job.Payloads))
 	}
 	if b.Error = text; e.to == rules.ExpireDrop {
-		b.Policy = queue.Drop
+		b.Policy = protocol.Drop
 	}
 	return verdict{burial: b, err: e}
 }

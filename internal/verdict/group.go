@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
@@ -64,8 +64,8 @@ type AtLimit struct{ Wait time.Duration }
 func (l *AtLimit) Error() string { return "limited: its group is at its limit" }
 
 // Nack returns the nack that puts the job back for that long, without a retry.
-func (l *AtLimit) Nack(flight int64, job *lowkiq.Job) queue.Nack {
-	return queue.Nack{Flight: flight, ID: job.ID, Kind: queue.Postpone, RetryCount: job.RetryCount, Delay: l.Wait, Limited: true}
+func (l *AtLimit) Nack(flight int64, job *lowkiq.Job) protocol.Nack {
+	return protocol.Nack{Flight: flight, ID: job.ID, Kind: protocol.Postpone, RetryCount: job.RetryCount, Delay: l.Wait, Limited: true}
 }
 
 // noGroup returns why an answer stops no group.

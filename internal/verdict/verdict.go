@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
@@ -34,9 +34,9 @@ func (r *Rules) retryIn(count int) time.Duration {
 // verdict is the decision about a job after a handler call.
 type verdict struct {
 	done     bool
-	nack     queue.Nack   // of a job that goes back
-	burial   queue.Burial // of a job that is out of retries, has expired or was cancelled; else without a policy
-	exhausts bool         // the job is out of retries
+	nack     protocol.Nack   // of a job that goes back
+	burial   protocol.Burial // of a job that is out of retries, has expired or was cancelled; else without a policy
+	exhausts bool            // the job is out of retries
 	err      error
 }
 
@@ -135,27 +135,27 @@ func decideJob(rules *Rules, flight int64, job *lowkiq.Job, err error) verdict {
 	var bury lowkiq.Bury
 	if errors.As(err, &bury) {
 		if places, ok := buriedPlaces(&bury, len(job.Payloads)); ok {
-			return verdict{exhausts: true, err: err, burial: queue.Burial{
-				Flight: flight, ID: job.ID, Policy: queue.Bury, Places: places, RetryCount: count, Error: rules.FormatError(err)}}
+			return verdict{exhausts: true, err: err, burial: protocol.Burial{
+				Flight: flight, ID: job.ID, Policy: protocol.Bury, Places: places, RetryCount: count, Error: rules.FormatError(err)}}
 		}
 		err = fmt.Errorf("the handler buries the payloads at %v of a job that has %d: %s", bury.Payloads, len(job.Payloads), bury.Error())
 	}
 	var postpone lowkiq.Postpone
 	if errors.As(err, &postpone) {
-		return verdict{nack: queue.Nack{Flight: flight, ID: job.ID, Kind: queue.Postpone, RetryCount: job.RetryCount, Delay: boundDelay(postpone.After), Error: postpone.Reason,
+		return verdict{nack: protocol.Nack{Flight: flight, ID: job.ID, Kind: protocol.Postpone, RetryCount: job.RetryCount, Delay: boundDelay(postpone.After), Error: postpone.Reason,
 			Group: errors.As(err, new(*groupStopped))}, err: err}
 	}
 	var l lowkiq.Throttle
 	if errors.As(err, &l) {
-		return verdict{nack: queue.Nack{Flight: flight, ID: job.ID, Kind: queue.Postpone, RetryCount: job.RetryCount, Delay: boundDelay(l.For), Error: l.Error()}, err: err}
+		return verdict{nack: protocol.Nack{Flight: flight, ID: job.ID, Kind: protocol.Postpone, RetryCount: job.RetryCount, Delay: boundDelay(l.For), Error: l.Error()}, err: err}
 	}
 	// As in Ruby's Lowkiq, a job whose retry count has reached the limit is exhausted.
 	if count >= max(0, rules.MaxRetryCount) {
-		return verdict{exhausts: true, err: err, burial: queue.Burial{
+		return verdict{exhausts: true, err: err, burial: protocol.Burial{
 			Flight: flight, ID: job.ID, Policy: rules.Exhausted, RetryCount: count, Error: rules.FormatError(err)}}
 	}
-	return verdict{err: err, nack: queue.Nack{
-		Flight: flight, ID: job.ID, Kind: queue.Retry, RetryCount: count, Delay: boundDelay(rules.retryIn(count)), Error: rules.FormatError(err)}}
+	return verdict{err: err, nack: protocol.Nack{
+		Flight: flight, ID: job.ID, Kind: protocol.Retry, RetryCount: count, Delay: boundDelay(rules.retryIn(count)), Error: rules.FormatError(err)}}
 }
 
 // buriedPlaces returns the places of the payloads to bury, nil for all n. ok is false if the answer names a payload that the
@@ -174,8 +174,8 @@ func buriedPlaces(bury *lowkiq.Bury, n int) (places []int, ok bool) {
 // Outcome is the decision about the jobs of a batch, sorted by the requests to Redis that it takes.
 type Outcome struct {
 	Done      []lowkiq.Job
-	Nacks     []queue.Nack
-	Burials   []queue.Burial
+	Nacks     []protocol.Nack
+	Burials   []protocol.Burial
 	Exhausted []lowkiq.Ended // jobs that are not tried again
 	Buried    []lowkiq.Ended // jobs with the payloads that go to the morgue, for any reason
 }
@@ -189,9 +189,9 @@ func (o *Outcome) Expired() (n int) {
 }
 
 // Retries returns the nacks of jobs that failed.
-func (o *Outcome) Retries() (failed []queue.Nack) {
+func (o *Outcome) Retries() (failed []protocol.Nack) {
 	for _, n := range o.Nacks {
-		if n.Kind == queue.Retry {
+		if n.Kind == protocol.Retry {
 			failed = append(failed, n)
 		}
 	}
@@ -200,11 +200,11 @@ func (o *Outcome) Retries() (failed []queue.Nack) {
 
 // FailedForGood returns the burials of jobs that failed for the last time: jobs that go to the morgue, and jobs that wait
 // for a person. Jobs that people bury and jobs that have expired did not fail.
-func (o *Outcome) FailedForGood() (buried, blocked []queue.Burial) {
+func (o *Outcome) FailedForGood() (buried, blocked []protocol.Burial) {
 	for i := range o.Burials {
 		switch b := o.Burials[i]; {
-		case b.Policy == queue.Drop || b.Cancelled || b.Expired > 0:
-		case b.Policy == queue.Block:
+		case b.Policy == protocol.Drop || b.Cancelled || b.Expired > 0:
+		case b.Policy == protocol.Block:
 			blocked = append(blocked, b)
 		default:
 			buried = append(buried, b)

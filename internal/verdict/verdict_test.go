@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
@@ -22,24 +22,24 @@ var errBoom = errors.New("boom")
 func TestDecideJob(t *testing.T) {
 	t.Parallel()
 	rules := func(most int) Rules {
-		return Rules{Rules: rules.Rules{MaxRetryCount: most, Exhausted: queue.Block}, FormatError: func(err error) string { return "<" + err.Error() + ">" }, RetryFunc: func(count int) time.Duration { return time.Duration(count+1) * time.Second }}
+		return Rules{Rules: rules.Rules{MaxRetryCount: most, Exhausted: protocol.Block}, FormatError: func(err error) string { return "<" + err.Error() + ">" }, RetryFunc: func(count int) time.Duration { return time.Duration(count+1) * time.Second }}
 	}
 	retry := func(count int) verdict {
-		return verdict{err: errBoom, nack: queue.Nack{Flight: 7, ID: "a", Kind: queue.Retry, RetryCount: count, Delay: time.Duration(count+1) * time.Second, Error: "<boom>"}}
+		return verdict{err: errBoom, nack: protocol.Nack{Flight: 7, ID: "a", Kind: protocol.Retry, RetryCount: count, Delay: time.Duration(count+1) * time.Second, Error: "<boom>"}}
 	}
 	exhausted := func(count int) verdict {
-		return verdict{err: errBoom, exhausts: true, burial: queue.Burial{Flight: 7, ID: "a", Policy: queue.Block, RetryCount: count, Error: "<boom>"}}
+		return verdict{err: errBoom, exhausts: true, burial: protocol.Burial{Flight: 7, ID: "a", Policy: protocol.Block, RetryCount: count, Error: "<boom>"}}
 	}
 	postpone := lowkiq.Postpone{After: time.Minute, Reason: "busy"}
 	postponed := func(err error, after time.Duration) verdict {
 		var p lowkiq.Postpone
 		errors.As(err, &p)
-		return verdict{err: err, nack: queue.Nack{Flight: 7, ID: "a", Kind: queue.Postpone, RetryCount: 3, Delay: after, Error: p.Reason}}
+		return verdict{err: err, nack: protocol.Nack{Flight: 7, ID: "a", Kind: protocol.Postpone, RetryCount: 3, Delay: after, Error: p.Reason}}
 	}
 	buried, ages := lowkiq.Bury{Reason: "no such account"}, lowkiq.Postpone{After: math.MaxInt64}
 	some := func(payloads ...int) error { return lowkiq.Bury{Reason: "no", Payloads: payloads} }
 	buriedAt := func(err error, places ...int) verdict {
-		return verdict{err: err, exhausts: true, burial: queue.Burial{Flight: 7, ID: "a", Policy: queue.Bury, Places: places, RetryCount: 4, Error: "<no>"}}
+		return verdict{err: err, exhausts: true, burial: protocol.Burial{Flight: 7, ID: "a", Policy: protocol.Bury, Places: places, RetryCount: 4, Error: "<no>"}}
 	}
 	none := errors.New("the handler buries the payloads at [1 3] of a job that has 3: no")
 	wrapped := fmt.Errorf("endpoint: %w", postpone)
@@ -61,11 +61,11 @@ func TestDecideJob(t *testing.T) {
 		{"postponed", 25, 3, postpone, postponed(postpone, time.Minute)},
 		{"postponed, wrapped", 25, 3, wrapped, postponed(wrapped, time.Minute)},
 		{"postponed at the limit", -1, 3, postpone, postponed(postpone, time.Minute)},
-		{"buried", 25, -1, buried, verdict{err: buried, exhausts: true, burial: queue.Burial{Flight: 7, ID: "a", Policy: queue.Bury, RetryCount: 0, Error: "<no such account>"}}},
+		{"buried", 25, -1, buried, verdict{err: buried, exhausts: true, burial: protocol.Burial{Flight: 7, ID: "a", Policy: protocol.Bury, RetryCount: 0, Error: "<no such account>"}}},
 		{"some are buried", 25, 3, some(2, 0, 2), buriedAt(some(2, 0, 2), 0, 2)},
 		{"all are buried by their places", 25, 3, some(2, 1, 0), buriedAt(some(2, 1, 0))},
-		{"a payload is buried that is not there", 25, 3, some(1, 3), verdict{err: none, nack: queue.Nack{
-			Flight: 7, ID: "a", Kind: queue.Retry, RetryCount: 4, Delay: 5 * time.Second, Error: "<" + none.Error() + ">"}}},
+		{"a payload is buried that is not there", 25, 3, some(1, 3), verdict{err: none, nack: protocol.Nack{
+			Flight: 7, ID: "a", Kind: protocol.Retry, RetryCount: 4, Delay: 5 * time.Second, Error: "<" + none.Error() + ">"}}},
 		{"postponed for ever", 25, 3, ages, postponed(ages, maxRetry*time.Second)},
 		{"postponed into the past", 25, 3, lowkiq.Postpone{After: -1}, postponed(lowkiq.Postpone{After: -1}, 0)},
 	} {
@@ -110,17 +110,17 @@ func TestDecideBatch(t *testing.T) {
 		{"all postponed by a pointer", &lowkiq.Postpone{After: 1}, "ppp"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			rules := Rules{Rules: rules.Rules{MaxRetryCount: 25, Exhausted: queue.Skip}, FormatError: error.Error}
+			rules := Rules{Rules: rules.Rules{MaxRetryCount: 25, Exhausted: protocol.Skip}, FormatError: error.Error}
 			got := ""
 			for _, v := range decideJobs(&rules, batch, c.answer) {
 				switch {
 				case v.done:
 					got += "d"
-				case v.burial.Policy == queue.Bury:
+				case v.burial.Policy == protocol.Bury:
 					got += "b"
-				case v.nack.Kind == queue.Postpone:
+				case v.nack.Kind == protocol.Postpone:
 					got += "p"
-				case v.nack.Kind == queue.Retry:
+				case v.nack.Kind == protocol.Retry:
 					got += "r"
 				}
 			}
@@ -141,17 +141,17 @@ func TestFailedForGood(t *testing.T) {
 		batch.Jobs = append(batch.Jobs, lowkiq.Job{ID: id, RetryCount: -1, Payloads: []lowkiq.Payload{{}, {}}})
 		failed[id] = err
 	}
-	add("person buries", &cancelledRun{queue.Cancellation{Then: queue.ThenBury}})
-	add("person deletes", &cancelledRun{queue.Cancellation{Then: queue.ThenDelete}})
+	add("person buries", &cancelledRun{protocol.Cancellation{Then: protocol.ThenBury}})
+	add("person deletes", &cancelledRun{protocol.Cancellation{Then: protocol.ThenDelete}})
 	add("expired", &expired{places: []int{0}})
 	add("dropped", &expired{to: rules.ExpireDrop, places: []int{0}})
 	add("out of retries", errBoom)
 	add("handler buries", lowkiq.Bury{Reason: "no"})
-	for policy, want := range map[queue.Policy]string{
-		queue.Skip: "out of retries, handler buries; ", queue.Bury: "out of retries, handler buries; ", queue.Block: "handler buries; out of retries",
+	for policy, want := range map[protocol.Policy]string{
+		protocol.Skip: "out of retries, handler buries; ", protocol.Bury: "out of retries, handler buries; ", protocol.Block: "handler buries; out of retries",
 	} {
 		all := Decide(&Rules{Rules: rules.Rules{Exhausted: policy}, FormatError: error.Error}, batch, failed)
-		names := func(list []queue.Burial) string {
+		names := func(list []protocol.Burial) string {
 			var ids []string
 			for _, b := range list {
 				ids = append(ids, b.ID)

@@ -13,7 +13,7 @@ import (
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/process/sleep"
 	"github.com/lowkiq/lowkiq/node"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // A call pushes a job and waits for the answer of its handler.
@@ -79,7 +79,7 @@ func (b *bench) measureCalls(ctx context.Context, _ *Server, note func(string, f
 	return nil
 }
 
-func callOnce(ctx context.Context, client *queue.Client, n int64) error {
+func callOnce(ctx context.Context, client *protocol.Client, n int64) error {
 	reply, err := client.Call(ctx, queueName, lowkiq.Push{ID: fmt.Sprintf("job-%d", n), Payload: []byte(payload)})
 	if err == nil && string(reply.Result) != payload {
 		err = fmt.Errorf("got the reply %+v, want the answer of the handler", reply)

@@ -14,7 +14,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/node"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
@@ -182,7 +182,7 @@ func (d *depth) drainFloor(ctx context.Context) (int, error) {
 
 // drainPart lets a node handle as many as were pushed, at least, and ends it.
 func (d *depth) drainPart(ctx context.Context) error {
-	client, err := queue.Open(queue.Config{Redis: d.on.URL})
+	client, err := protocol.Open(protocol.Config{Redis: d.on.URL})
 	if err != nil {
 		return err
 	}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/node"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
@@ -74,7 +74,7 @@ type drained struct {
 // drainQueue lets a node handle all jobs and ends the node. The queue is paused until the node has claimed all shards.
 // Otherwise a short drain with many shards would measure the claims.
 func (b *bench) drainQueue(ctx context.Context, rules node.QueueConfig) (d drained, err error) {
-	client, err := queue.Open(queue.Config{Redis: b.on.URL})
+	client, err := protocol.Open(protocol.Config{Redis: b.on.URL})
 	if err != nil {
 		return d, err
 	}

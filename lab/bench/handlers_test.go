@@ -19,7 +19,7 @@ import (
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/node"
 	"github.com/lowkiq/lowkiq/node/handler"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
@@ -118,7 +118,7 @@ func measureHandler(b *testing.B, window time.Duration, jobs, concurrency int, r
 	if _, _, err := bench.pushAll(ctx, func(string, float64) {}); err != nil {
 		b.Fatal(err)
 	}
-	client, err := queue.Open(queue.Config{Redis: on.URL})
+	client, err := protocol.Open(protocol.Config{Redis: on.URL})
 	if err != nil {
 		b.Fatal(err)
 	}

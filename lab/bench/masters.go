@@ -8,7 +8,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/node"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
@@ -178,7 +178,7 @@ func (s samples) mastersFigures(what string) MastersFigures {
 
 // jobsOfEach counts the jobs of each master.
 func (b *bench) jobsOfEach(ctx context.Context) ([]int, error) {
-	client, err := queue.Open(queue.Config{Redis: b.on.URL})
+	client, err := protocol.Open(protocol.Config{Redis: b.on.URL})
 	if err != nil {
 		return nil, err
 	}

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // pushBatch is the number of jobs in a bulk push, and pushers the number of bulk pushes at once.
@@ -40,13 +40,13 @@ func (b *bench) usPerJob(d time.Duration) float64 {
 const queueName = "bench"
 
 // openProducer opens the queue as a program that pushes does.
-func (b *bench) openProducer(ctx context.Context, shards int) (*queue.Client, *queue.Queue, error) {
-	client, err := queue.Open(queue.Config{Redis: b.on.URL})
+func (b *bench) openProducer(ctx context.Context, shards int) (*protocol.Client, *protocol.Queue, error) {
+	client, err := protocol.Open(protocol.Config{Redis: b.on.URL})
 	if err != nil {
 		return nil, nil, err
 	}
 	if err = client.DB().Load(ctx); err == nil {
-		var q *queue.Queue
+		var q *protocol.Queue
 		if q, err = client.Register(ctx, lowkiq.Queue{Name: queueName, Shards: shards}); err == nil {
 			return client, q, nil
 		}

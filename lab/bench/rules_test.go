@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq/node"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
@@ -20,18 +20,18 @@ func BenchmarkRules(b *testing.B) {
 	cases := []struct {
 		name string
 		rule node.QueueConfig
-		push queue.PushRules
+		push protocol.PushRules
 	}{
-		{"none", node.QueueConfig{}, queue.PushRules{}},
-		{"limit.concurrency", node.QueueConfig{Rules: rules.Rules{Limit: many}}, queue.PushRules{}},
-		{"limit.rate", node.QueueConfig{Rules: rules.Rules{Limit: fast}}, queue.PushRules{}},
-		{"groups.concurrency", node.QueueConfig{Rules: rules.Rules{Groups: rules.Groups{By: "-", Limit: many}}}, queue.PushRules{}},
-		{"groups.rate", node.QueueConfig{Rules: rules.Rules{Groups: rules.Groups{By: "-", Limit: fast}}}, queue.PushRules{}},
-		{"expire", node.QueueConfig{Rules: rules.Rules{Expire: rules.Expire{After: time.Hour, To: rules.ExpireDrop}}}, queue.PushRules{}},
-		{"priority", node.QueueConfig{Rules: rules.Rules{Priority: 9}}, queue.PushRules{}},
-		{"stuck_after", node.QueueConfig{Rules: rules.Rules{StuckAfter: time.Hour}}, queue.PushRules{}},
-		{"coalesce", node.QueueConfig{}, queue.PushRules{Push: rules.Push{Coalesce: rules.CoalesceLatest}}},
-		{"debounce", node.QueueConfig{}, queue.PushRules{Push: rules.Push{Debounce: rules.Debounce{Quiet: time.Millisecond, Most: time.Millisecond}}}},
+		{"none", node.QueueConfig{}, protocol.PushRules{}},
+		{"limit.concurrency", node.QueueConfig{Rules: rules.Rules{Limit: many}}, protocol.PushRules{}},
+		{"limit.rate", node.QueueConfig{Rules: rules.Rules{Limit: fast}}, protocol.PushRules{}},
+		{"groups.concurrency", node.QueueConfig{Rules: rules.Rules{Groups: rules.Groups{By: "-", Limit: many}}}, protocol.PushRules{}},
+		{"groups.rate", node.QueueConfig{Rules: rules.Rules{Groups: rules.Groups{By: "-", Limit: fast}}}, protocol.PushRules{}},
+		{"expire", node.QueueConfig{Rules: rules.Rules{Expire: rules.Expire{After: time.Hour, To: rules.ExpireDrop}}}, protocol.PushRules{}},
+		{"priority", node.QueueConfig{Rules: rules.Rules{Priority: 9}}, protocol.PushRules{}},
+		{"stuck_after", node.QueueConfig{Rules: rules.Rules{StuckAfter: time.Hour}}, protocol.PushRules{}},
+		{"coalesce", node.QueueConfig{}, protocol.PushRules{Push: rules.Push{Coalesce: rules.CoalesceLatest}}},
+		{"debounce", node.QueueConfig{}, protocol.PushRules{Push: rules.Push{Debounce: rules.Debounce{Quiet: time.Millisecond, Most: time.Millisecond}}}},
 	}
 	for _, batch := range []int{1, 100} {
 		got := samples{}

@@ -80,7 +80,7 @@ func (s *Server) flushAll(ctx context.Context) error {
 	return nil
 }
 
-// redisOptions returns the options of package queue, as far as they matter for speed.
+// redisOptions returns the options of package queue/protocol, as far as they matter for speed.
 func redisOptions(url string) (*redis.Options, error) {
 	opts, err := redis.ParseURL(url)
 	if err != nil {

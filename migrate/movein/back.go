@@ -6,7 +6,7 @@ import (
 	"fmt"
 
 	"github.com/lowkiq/lowkiq/migrate/rubyqueue"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/transfer"
 )
 
@@ -23,7 +23,7 @@ const maxPasses = 20
 // out of the new queue, unless it has changed since it was read, and the new queue remembers the number of the written
 // job. Then it is published to Ruby. So at any time a job is on one side alone, or is written down as well. A job that is
 // written down while the new queue remembers no such number was not taken out yet. It is dropped and written down again.
-func (m *Mover) MoveBack(ctx context.Context, q *queue.Queue) (back Counts, err error) {
+func (m *Mover) MoveBack(ctx context.Context, q *protocol.Queue) (back Counts, err error) {
 	defer func() {
 		back.Left = m.LeftCount()
 		if err != nil {
@@ -77,7 +77,7 @@ func (m *Mover) MoveBack(ctx context.Context, q *queue.Queue) (back Counts, err 
 }
 
 // SurveyBack counts the jobs that would go back, and changes nothing.
-func (m *Mover) SurveyBack(ctx context.Context, q *queue.Queue) (found Report, err error) {
+func (m *Mover) SurveyBack(ctx context.Context, q *protocol.Queue) (found Report, err error) {
 	found.Changed = map[string]int{}
 	r := backMove{Mover: m, back: &found.Counts}
 	for _, morgue := range []bool{false, true} {

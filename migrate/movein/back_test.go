@@ -14,15 +14,15 @@ import (
 	"github.com/lowkiq/lowkiq/migrate/marshal"
 	"github.com/lowkiq/lowkiq/migrate/rubyqueue"
 	"github.com/lowkiq/lowkiq/migrate/rubystates"
-	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/transfer"
 )
 
 // fresh is a queue in a new Redis, of this name.
-func fresh(t testing.TB, url, name string) *queue.Queue {
+func fresh(t testing.TB, url, name string) *protocol.Queue {
 	t.Helper()
-	client, err := queue.Open(queue.Config{Redis: url})
+	client, err := protocol.Open(protocol.Config{Redis: url})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +35,7 @@ func fresh(t testing.TB, url, name string) *queue.Queue {
 }
 
 // between is a mover of one process between an old Redis and a queue.
-func between(t testing.TB, url string, s *rubystates.State, q *queue.Queue, form Form) *Mover {
+func between(t testing.TB, url string, s *rubystates.State, q *protocol.Queue, form Form) *Mover {
 	t.Helper()
 	m := mover(t, url, s, &target{}, nil)
 	m.Import, m.Form, m.Keep = ImportInto(q), form, time.Hour
@@ -45,7 +45,7 @@ func between(t testing.TB, url string, s *rubystates.State, q *queue.Queue, form
 }
 
 // movedState moves a state of plain jobs to a new queue.
-func movedState(t testing.TB, from *old, to *redistest.Server, form Form) (rubystates.State, *queue.Queue) {
+func movedState(t testing.TB, from *old, to *redistest.Server, form Form) (rubystates.State, *protocol.Queue) {
 	t.Helper()
 	s := states(t, "fresh-001")[0]
 	from.load(t, &s)
@@ -75,7 +75,7 @@ func holds(t testing.TB, from *old, s *rubystates.State) *target {
 }
 
 // isEmpty wants nothing in a queue.
-func isEmpty(t testing.TB, q *queue.Queue, name string) {
+func isEmpty(t testing.TB, q *protocol.Queue, name string) {
 	t.Helper()
 	for _, morgue := range []bool{false, true} {
 		err := transfer.Each(t.Context(), q, morgue, func(jobs []transfer.Kept) error { return fmt.Errorf("has %q yet", jobs[0].ID) })
@@ -151,7 +151,7 @@ func (o *old) keys(t testing.TB, part string) []string {
 }
 
 // pushed pushes a payload to the new queue.
-func pushed(t testing.TB, q *queue.Queue, id, payload string, score float64) {
+func pushed(t testing.TB, q *protocol.Queue, id, payload string, score float64) {
 	t.Helper()
 	if _, err := q.Push(t.Context(), lowkiq.Push{ID: id, Payload: []byte(payload), Score: &score, PerformAt: time.Unix(2_000_000_000, 0)}); err != nil {
 		t.Fatal(err)
@@ -324,7 +324,7 @@ func TestBackKilledAnywhere(t *testing.T) {
 	seen, want := 0, 0 // requests, and at which of them a cut is
 	count := func([]string) bool { return false }
 	back := func() error {
-		client, err := queue.Open(queue.Config{Redis: newProxy.URL()})
+		client, err := protocol.Open(protocol.Config{Redis: newProxy.URL()})
 		if err != nil {
 			return err
 		}

@@ -10,7 +10,7 @@ import (
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/migrate/marshal"
 	"github.com/lowkiq/lowkiq/migrate/rubyqueue"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/rules"
 	"github.com/lowkiq/lowkiq/queue/transfer"
 	"github.com/lowkiq/lowkiq/wire"
@@ -30,7 +30,7 @@ type Result struct {
 }
 
 // ImportInto returns an Import function for a [Mover], which imports entries into q.
-func ImportInto(q *queue.Queue) func(ctx context.Context, source string, entries []Entry) ([]Result, error) {
+func ImportInto(q *protocol.Queue) func(ctx context.Context, source string, entries []Entry) ([]Result, error) {
 	return func(ctx context.Context, source string, entries []Entry) ([]Result, error) {
 		answers, err := transfer.Import(ctx, q, source, entries...)
 		results := make([]Result, len(answers))
@@ -126,7 +126,7 @@ func (c converter) convertEntry(e *rubyqueue.Entry) (to Entry, lost marshal.Loss
 	if len(to.Payloads) == 0 {
 		return to, lost, nil
 	}
-	rules := queue.PushRules{Push: rules.Push{PayloadBytes: c.limits.Payload, Payloads: c.limits.Payloads, IDPayload: c.limits.IDPayload}}
+	rules := protocol.PushRules{Push: rules.Push{PayloadBytes: c.limits.Payload, Payloads: c.limits.Payloads, IDPayload: c.limits.IDPayload}}
 	return to, lost, transfer.Check(&to, &rules) // so a survey refuses the same entries as the import
 }
 

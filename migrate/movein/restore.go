@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq/migrate/rubyqueue"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // restoreJob turns a job of the new queue into a job of Ruby's. The parts that were moved here come back as the old Redis keeps
@@ -66,7 +66,7 @@ func keepsError(was *string, text string) bool {
 	if was == nil {
 		return text == ""
 	}
-	return queue.KeptError(*was) == text
+	return protocol.KeptError(*was) == text
 }
 
 // restorePayloads returns the payloads of a job for Ruby. A payload that came from kept jobs gets its old bytes and scores back.

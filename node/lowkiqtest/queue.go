@@ -34,6 +34,7 @@ import (
 	"github.com/lowkiq/lowkiq/internal/verdict"
 	"github.com/lowkiq/lowkiq/node"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
@@ -250,7 +251,7 @@ func (q *Queue) setHolds(all []rules.Hold) {
 
 // Waiting returns the job of an id that waits for a handler, or for a person after its retries. ok is false if no payload of
 // the id waits. While the id is in a handler call, the job has the payloads that were pushed meanwhile. A job that a
-// Drain has found held is due at [queue.HeldAt].
+// Drain has found held is due at [protocol.HeldAt].
 func (q *Queue) Waiting(id string) (job lowkiq.Job, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -410,7 +411,7 @@ func (q *Queue) admitJobs(batch *lowkiq.Batch) bool {
 		if !q.held.Holds(job.ID) {
 			return false
 		}
-		q.shard.NackJob(queue.Nack{Flight: batch.Flight, ID: job.ID, Kind: queue.Hold})
+		q.shard.NackJob(protocol.Nack{Flight: batch.Flight, ID: job.ID, Kind: protocol.Hold})
 		return true
 	})
 	q.mu.Lock()
@@ -426,7 +427,7 @@ func (q *Queue) admitJobs(batch *lowkiq.Batch) bool {
 		if wait <= 0 {
 			return false
 		}
-		q.shard.NackJob(queue.Nack{Flight: batch.Flight, ID: job.ID, Kind: queue.Postpone, RetryCount: job.RetryCount,
+		q.shard.NackJob(protocol.Nack{Flight: batch.Flight, ID: job.ID, Kind: protocol.Postpone, RetryCount: job.RetryCount,
 			Delay: time.Duration(wait) * time.Microsecond, Limited: true})
 		return true
 	})
@@ -456,7 +457,7 @@ func (q *Queue) storeNote(flight int64, id string, note lowkiq.Note) error {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if !q.shard.AddNote(queue.Note{Flight: flight, ID: id, Note: note}) {
+	if !q.shard.AddNote(protocol.Note{Flight: flight, ID: id, Note: note}) {
 		return fmt.Errorf("job %q: %w", id, lowkiq.ErrNote)
 	}
 	return nil
@@ -482,7 +483,7 @@ func (q *Queue) endRun(run *Run) {
 	if run.Died = run.Died || q.lose; run.Died {
 		q.lose = false
 		q.shard.MaxCrashes = max(0, q.rules.MaxCrashes)
-		q.shard.RecoverFlights(queue.Seize)
+		q.shard.RecoverFlights(protocol.Seize)
 		q.fence++
 		q.mu.Unlock()
 		return
@@ -496,11 +497,11 @@ func (q *Queue) endRun(run *Run) {
 		q.stops[group] = max(q.stops[group], q.shard.Now+d.Microseconds())
 	}
 	all := verdict.Decide(&q.decider, run.Batch, answer)
-	acks := queue.Acks{Flight: run.Batch.Flight, Answers: reports.Stored(all.Done, max(0, q.rules.State))}
+	acks := protocol.Acks{Flight: run.Batch.Flight, Answers: reports.Stored(all.Done, max(0, q.rules.State))}
 	for _, job := range all.Done {
 		acks.IDs = append(acks.IDs, job.ID)
 	}
-	q.shard.AckJobs([]queue.Acks{acks})
+	q.shard.AckJobs([]protocol.Acks{acks})
 	q.mu.Unlock()
 	q.applyOutcome(run.Batch.Shard, &all)
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/lowkiq/lowkiq/node/handler"
 	"github.com/lowkiq/lowkiq/node/lowkiqtest"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
@@ -145,8 +146,8 @@ func TestBadJobBuriesNoNeighbour(t *testing.T) {
 
 // A job that is out of retries goes where the rules say.
 func TestExhausted(t *testing.T) {
-	for policy, c := range map[queue.Policy]struct{ morgue, waiting int }{
-		queue.Skip: {1, 0}, queue.Bury: {2, 0}, queue.Block: {0, 2},
+	for policy, c := range map[protocol.Policy]struct{ morgue, waiting int }{
+		protocol.Skip: {1, 0}, protocol.Bury: {2, 0}, protocol.Block: {0, 2},
 	} {
 		t.Run(string(policy), func(t *testing.T) {
 			var told []string
@@ -163,7 +164,7 @@ func TestExhausted(t *testing.T) {
 				q.Drain(t.Context(), answering(errors.New("boom")))
 				q.Advance(time.Hour)
 			}
-			if policy == queue.Skip { // the other payload has retries of its own
+			if policy == protocol.Skip { // the other payload has retries of its own
 				want(t, "then", texts(q.Drain(t.Context(), answering(nil))), "[a,2]")
 			}
 			want(t, "told", told, "[a boom]")
@@ -371,7 +372,7 @@ func TestAnswers(t *testing.T) {
 		slices.Reverse(p)
 		return p, nil
 	}
-	rules := node.QueueConfig{Rules: rules.Rules{State: time.Hour, MaxRetryCount: -1, Exhausted: queue.Bury}, Codec: queue.Codec{Name: "flip", Encode: flip, Decode: flip}}
+	rules := node.QueueConfig{Rules: rules.Rules{State: time.Hour, MaxRetryCount: -1, Exhausted: protocol.Bury}, Codec: queue.Codec{Name: "flip", Encode: flip, Decode: flip}}
 	q := lowkiqtest.New(t, rules)
 	reply, err := q.Call(t.Context(), lowkiq.Push{ID: "a", Payload: []byte("12")})
 	if err != nil {
@@ -454,7 +455,7 @@ func TestHolds(t *testing.T) {
 		}
 	}
 	want(t, "nobody holds", len(q.Drain(t.Context(), answering(nil))), 1)
-	if job, _ := q.Waiting("b1"); !job.PerformAt.Equal(queue.HeldAt) || job.RetryCount != -1 {
+	if job, _ := q.Waiting("b1"); !job.PerformAt.Equal(protocol.HeldAt) || job.RetryCount != -1 {
 		t.Errorf("got %+v, want it held, no retry spent", job)
 	}
 	q.Advance(time.Minute)
@@ -561,7 +562,7 @@ func TestHookOfACodec(t *testing.T) {
 		told = append(told, fmt.Sprintf("%s %s", e.Kind, e.Jobs[0].Payloads[0].Data))
 		return nil
 	}
-	q := lowkiqtest.New(t, node.QueueConfig{Rules: rules.Rules{MaxRetryCount: -1, Exhausted: queue.Bury}, Codec: queue.Codec{Name: "flip", Encode: flip, Decode: flip}, OnExhausted: hook, OnBuried: hook})
+	q := lowkiqtest.New(t, node.QueueConfig{Rules: rules.Rules{MaxRetryCount: -1, Exhausted: protocol.Bury}, Codec: queue.Codec{Name: "flip", Encode: flip, Decode: flip}, OnExhausted: hook, OnBuried: hook})
 	push(t, q, "a", "12")
 	q.Drain(t.Context(), answering(errors.New("boom")))
 	want(t, "hooks", told, "[exhausted 12 buried 12]")

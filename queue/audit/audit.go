@@ -17,7 +17,7 @@ import (
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/store/redisdb"
 	"github.com/lowkiq/lowkiq/internal/text/suggest"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // FaultKind is the kind of a fault.
@@ -151,23 +151,23 @@ type Report struct {
 
 // auditor is the state of an audit.
 type auditor struct {
-	c    *queue.Client
+	c    *protocol.Client
 	db   *redisdb.DB
 	cfg  Config
 	out  *Report
 	done int64
 	jobs int64
 	// holders has the claimed shards of each instance.
-	holders map[string][]*queue.Shard
+	holders map[string][]*protocol.Shard
 }
 
 // Run audits everything that is kept in Redis, and changes nothing. It reads registered queues
 // only. With cfg.Orphans it also finds the keys of other queues.
-func Run(ctx context.Context, c *queue.Client, cfg Config) (Report, error) {
+func Run(ctx context.Context, c *protocol.Client, cfg Config) (Report, error) {
 	if cfg.Most <= 0 {
 		cfg.Most = 1000
 	}
-	a := &auditor{c: c, db: c.DB(), cfg: cfg, out: &Report{}, holders: map[string][]*queue.Shard{}}
+	a := &auditor{c: c, db: c.DB(), cfg: cfg, out: &Report{}, holders: map[string][]*protocol.Shard{}}
 	queues, err := a.readRegistry(ctx)
 	if err != nil {
 		return *a.out, err
@@ -187,7 +187,7 @@ func Run(ctx context.Context, c *queue.Client, cfg Config) (Report, error) {
 }
 
 // countJobs counts all jobs, which Config.Progress reports as the total.
-func (a *auditor) countJobs(ctx context.Context, queues []*queue.Queue) error {
+func (a *auditor) countJobs(ctx context.Context, queues []*protocol.Queue) error {
 	for _, q := range queues {
 		var cmds []redisdb.Cmd
 		for _, s := range q.All() {
@@ -220,7 +220,7 @@ func (a *auditor) addFaults(faults ...Fault) {
 
 // auditShard audits a shard. It checks types first, because nothing else of a wrong type can be
 // read.
-func (a *auditor) auditShard(ctx context.Context, s *queue.Shard) error {
+func (a *auditor) auditShard(ctx context.Context, s *protocol.Shard) error {
 	a.out.Shards++
 	right, err := a.checkTypes(ctx, s)
 	if err != nil || !right {
@@ -256,7 +256,7 @@ func (a *auditor) addShardFaults(found []Fault) {
 }
 
 // checkTypes checks the types of a shard's keys.
-func (a *auditor) checkTypes(ctx context.Context, s *queue.Shard) (right bool, err error) {
+func (a *auditor) checkTypes(ctx context.Context, s *protocol.Shard) (right bool, err error) {
 	types := s.Keys().Types()
 	keys := slices.Sorted(maps.Keys(types))
 	var cmds []redisdb.Cmd
@@ -281,7 +281,7 @@ func (a *auditor) checkTypes(ctx context.Context, s *queue.Shard) (right bool, e
 // The cluster's own keys: the registry, the index of instances, the cluster record, stray keys.
 
 // readRegistry reads the registry's entries one by one and returns the queues to audit.
-func (a *auditor) readRegistry(ctx context.Context) (queues []*queue.Queue, err error) {
+func (a *auditor) readRegistry(ctx context.Context) (queues []*protocol.Queue, err error) {
 	reply, err := a.db.Do(ctx, "read the queue registry", "HGETALL", a.db.Keys.Queues())
 	if err != nil {
 		return nil, err
@@ -301,8 +301,8 @@ func (a *auditor) readRegistry(ctx context.Context) (queues []*queue.Queue, err 
 		if len(a.cfg.Queues) > 0 && !slices.Contains(a.cfg.Queues, name) {
 			continue
 		}
-		err := queue.CheckName("queue", name)
-		var q *queue.Queue
+		err := protocol.CheckName("queue", name)
+		var q *protocol.Queue
 		if err == nil {
 			q, err = a.c.Registry().Adopt(name, raw[name])
 		}
@@ -319,13 +319,13 @@ func (a *auditor) readRegistry(ctx context.Context) (queues []*queue.Queue, err 
 }
 
 // parseEntry parses an entry of the registry. ok is false for an impossible entry.
-func parseEntry(text string) (entry queue.RegistryEntry, ok bool) {
+func parseEntry(text string) (entry protocol.RegistryEntry, ok bool) {
 	err := json.Unmarshal([]byte(text), &entry)
 	return entry, err == nil && entry.Shards > 0 && entry.Layout > 0
 }
 
 // auditCluster audits the keys that all shards share.
-func (a *auditor) auditCluster(ctx context.Context, queues []*queue.Queue) error {
+func (a *auditor) auditCluster(ctx context.Context, queues []*protocol.Queue) error {
 	if err := a.checkRecords(ctx); err != nil {
 		return err
 	}

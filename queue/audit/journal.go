@@ -12,7 +12,7 @@ import (
 
 	"github.com/lowkiq/lowkiq/internal/store/journal"
 	"github.com/lowkiq/lowkiq/internal/store/redisdb"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/recurring"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
@@ -61,7 +61,7 @@ func (l *journalReading) countLines() (n int64) {
 
 // catchUp reads on until there are no more entries. The result then is the journal at one instant.
 // It returns false if entries are written faster than it reads.
-func (l *journalReading) catchUp(ctx context.Context, s *queue.Shard) (bool, error) {
+func (l *journalReading) catchUp(ctx context.Context, s *protocol.Shard) (bool, error) {
 	const what = "read a journal"
 	rounds, last := 10_000, false
 	for round := 0; round < rounds; round++ {
@@ -139,7 +139,7 @@ func (l *journalReading) forgetBefore(first []any) {
 }
 
 // checkJournal checks whether the shard's journal can be read and its lines are counted right.
-func (a *auditor) checkJournal(ctx context.Context, s *queue.Shard) error {
+func (a *auditor) checkJournal(ctx context.Context, s *protocol.Shard) error {
 	seen := &journalReading{damaged: map[string]string{}}
 	settled, err := seen.catchUp(ctx, s)
 	if err != nil {
@@ -163,7 +163,7 @@ func (a *auditor) checkJournal(ctx context.Context, s *queue.Shard) error {
 }
 
 // recountJournal corrects the counter of lines, unless something is written after the last read.
-func recountJournal(ctx context.Context, s *queue.Shard) (bool, error) {
+func recountJournal(ctx context.Context, s *protocol.Shard) (bool, error) {
 	seen := &journalReading{damaged: map[string]string{}}
 	for range recountTries {
 		settled, err := seen.catchUp(ctx, s)

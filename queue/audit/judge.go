@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/lowkiq/lowkiq/internal/store/packed"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // The rules that hold for an id, apart from I/O.
@@ -154,7 +154,7 @@ func (t *idFacts) judgeLate(places []string, add func(FaultKind, string, ...any)
 func (t *idFacts) judgePostponed(places []string, add func(FaultKind, string, ...any)) {
 	waits := len(places) > 0 && places[0] != "flight" && places[0] != "blocked"
 	want := place{}
-	if waits && t.record.isJob() && t.record.since > 0 && t.record.at < queue.HeldAt.UnixMicro() {
+	if waits && t.record.isJob() && t.record.since > 0 && t.record.at < protocol.HeldAt.UnixMicro() {
 		want = place{true, t.record.since}
 	}
 	if t.postponed != want && t.record.form != '?' {

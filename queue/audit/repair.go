@@ -5,14 +5,14 @@ import (
 	"fmt"
 
 	"github.com/lowkiq/lowkiq/internal/store/redisdb"
-	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/lease"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // Repair repairs a fault in one atomic step, which first checks whether the fault still exists. It
 // returns false if nothing was done, because the fault is gone, a flight is in the way, or a person
 // must decide. It deletes no payload (I2) and touches no flight that has an owner (I1).
-func Repair(ctx context.Context, c *queue.Client, f Fault) (bool, error) {
+func Repair(ctx context.Context, c *protocol.Client, f Fault) (bool, error) {
 	if repairs[f.Kind] == "" {
 		return false, nil
 	}
@@ -31,7 +31,7 @@ func Repair(ctx context.Context, c *queue.Client, f Fault) (bool, error) {
 	return done, nil
 }
 
-func repairShard(ctx context.Context, s *queue.Shard, f Fault) (bool, error) {
+func repairShard(ctx context.Context, s *protocol.Shard, f Fault) (bool, error) {
 	switch f.Kind {
 	case ClaimDamaged:
 		return repairClaim(ctx, s)
@@ -54,7 +54,7 @@ func repairShard(ctx context.Context, s *queue.Shard, f Fault) (bool, error) {
 // repairClaim releases a shard whose fence is not a number. Redis refuses every operation of its
 // holder. But the holder may be at work until it notices, so the claim stays while the holder has a
 // lease.
-func repairClaim(ctx context.Context, s *queue.Shard) (bool, error) {
+func repairClaim(ctx context.Context, s *protocol.Shard) (bool, error) {
 	reply, err := s.DB().Do(ctx, "read the claim of "+s.String(), "HGETALL", s.Keys().Claim)
 	claim := redisdb.Map(reply)
 	if err != nil || soundFence(claim) {
@@ -68,7 +68,7 @@ func repairClaim(ctx context.Context, s *queue.Shard) (bool, error) {
 }
 
 // recoverFlights runs a script that recovers flights in parts, until it has recovered all of them.
-func recoverFlights(ctx context.Context, s *queue.Shard, script *redisdb.Script, args ...any) (done bool, err error) {
+func recoverFlights(ctx context.Context, s *protocol.Shard, script *redisdb.Script, args ...any) (done bool, err error) {
 	for {
 		n, err := runCounting(ctx, s, script, args...)
 		if n > 0 {
@@ -81,7 +81,7 @@ func recoverFlights(ctx context.Context, s *queue.Shard, script *redisdb.Script,
 }
 
 // runCounting runs a script that answers with a number.
-func runCounting(ctx context.Context, s *queue.Shard, script *redisdb.Script, args ...any) (int, error) {
+func runCounting(ctx context.Context, s *protocol.Shard, script *redisdb.Script, args ...any) (int, error) {
 	reply, err := s.Run(ctx, script, args...)
 	if err != nil {
 		return 0, fmt.Errorf("shard %s: %w", s, err)

@@ -9,7 +9,7 @@ import (
 	"github.com/lowkiq/lowkiq/internal/store/envelope"
 	"github.com/lowkiq/lowkiq/internal/store/packed"
 	"github.com/lowkiq/lowkiq/internal/store/redisdb"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // A sweep reads a whole shard in pieces. The pieces are of different moments. So an inconsistency
@@ -39,9 +39,9 @@ func (v *snapshot) factsFor(id string) *idFacts {
 }
 
 // sweepShard reads records first and then the lists. A job that is pushed meanwhile is in both.
-func (a *auditor) sweepShard(ctx context.Context, s *queue.Shard) (*snapshot, error) {
+func (a *auditor) sweepShard(ctx context.Context, s *protocol.Shard) (*snapshot, error) {
 	v := &snapshot{ids: map[string]*idFacts{}}
-	steps := []func(context.Context, *queue.Shard, *snapshot) error{a.sweepJobs, a.sweepSides, a.sweepStates, a.sweepSets, a.sweepLists}
+	steps := []func(context.Context, *protocol.Shard, *snapshot) error{a.sweepJobs, a.sweepSides, a.sweepStates, a.sweepSets, a.sweepLists}
 	for _, step := range steps {
 		if err := step(ctx, s, v); err != nil {
 			return nil, err
@@ -50,7 +50,7 @@ func (a *auditor) sweepShard(ctx context.Context, s *queue.Shard) (*snapshot, er
 	return v, nil
 }
 
-func (a *auditor) sweepJobs(ctx context.Context, s *queue.Shard, v *snapshot) error {
+func (a *auditor) sweepJobs(ctx context.Context, s *protocol.Shard, v *snapshot) error {
 	return scanKey(newSender(ctx, s), "HSCAN", s.Keys().Jobs, func(flat []string) error {
 		for i := 0; i+1 < len(flat); i += 2 {
 			if flat[i] == "" { // see the end of lua/claim.lua
@@ -71,7 +71,7 @@ func (a *auditor) sweepJobs(ctx context.Context, s *queue.Shard, v *snapshot) er
 }
 
 // sweepSides reads the hashes beside the jobs.
-func (a *auditor) sweepSides(ctx context.Context, s *queue.Shard, v *snapshot) error {
+func (a *auditor) sweepSides(ctx context.Context, s *protocol.Shard, v *snapshot) error {
 	for _, side := range []struct {
 		name, key string
 		into      func(t *idFacts, h header)
@@ -103,7 +103,7 @@ func (a *auditor) sweepSides(ctx context.Context, s *queue.Shard, v *snapshot) e
 }
 
 // sweepStates reads which ids have states.
-func (a *auditor) sweepStates(ctx context.Context, s *queue.Shard, v *snapshot) error {
+func (a *auditor) sweepStates(ctx context.Context, s *protocol.Shard, v *snapshot) error {
 	for cursor := "0"; ; {
 		reply, err := s.Run(ctx, s.DB().Scripts.AuditStates, cursor)
 		if err != nil {
@@ -122,7 +122,7 @@ func (a *auditor) sweepStates(ctx context.Context, s *queue.Shard, v *snapshot) 
 	}
 }
 
-func (a *auditor) sweepSets(ctx context.Context, s *queue.Shard, v *snapshot) error {
+func (a *auditor) sweepSets(ctx context.Context, s *protocol.Shard, v *snapshot) error {
 	for key, into := range map[string]func(*idFacts, place){
 		s.Keys().Due:       func(t *idFacts, p place) { t.due = p },
 		s.Keys().Retry:     func(t *idFacts, p place) { t.retry = p },
@@ -145,7 +145,7 @@ func (a *auditor) sweepSets(ctx context.Context, s *queue.Shard, v *snapshot) er
 	return nil
 }
 
-func (a *auditor) sweepLists(ctx context.Context, s *queue.Shard, v *snapshot) error {
+func (a *auditor) sweepLists(ctx context.Context, s *protocol.Shard, v *snapshot) error {
 	for key, into := range map[string]func(*idFacts){
 		s.Keys().Flight:   func(t *idFacts) { t.flight++ },
 		s.Keys().Suspects: func(t *idFacts) { t.suspects++ },
@@ -165,7 +165,7 @@ func (a *auditor) sweepLists(ctx context.Context, s *queue.Shard, v *snapshot) e
 // pops and returns at the head change nothing. A push at the end shifts entries that were read into
 // the next reply. Each reply overlaps the reply before by an entry, the anchor. The position of the
 // anchor shows how many entries of the reply were read before.
-func (a *auditor) sweepReady(ctx context.Context, s *queue.Shard, v *snapshot) error {
+func (a *auditor) sweepReady(ctx context.Context, s *protocol.Shard, v *snapshot) error {
 	anchor, first := "", true
 	for last := int64(-1); ; last -= sweepIDs - 1 {
 		reply, err := s.DB().Do(ctx, "list "+s.String(), "LRANGE", s.Keys().Ready, last-sweepIDs+1, last)
@@ -202,7 +202,7 @@ func lastIndex(ids []string, id string) int {
 // sender sends a command.
 type sender func(args ...any) (any, error)
 
-func newSender(ctx context.Context, s *queue.Shard) sender {
+func newSender(ctx context.Context, s *protocol.Shard) sender {
 	return func(args ...any) (any, error) { return s.DB().Do(ctx, "read "+s.String(), args...) }
 }
 
@@ -273,7 +273,7 @@ var spillFaults = map[byte]string{
 const cutEnvelope = "a payload in the spill cannot be read; the pop that takes it moves it aside"
 
 // checkSpill checks all entries of the spill in parts, each part atomically.
-func (a *auditor) checkSpill(ctx context.Context, s *queue.Shard) error {
+func (a *auditor) checkSpill(ctx context.Context, s *protocol.Shard) error {
 	found := map[string]string{}
 	err := scanKey(newSender(ctx, s), "HSCAN", s.Keys().Spillx, func(flat []string) error {
 		return a.spillPart(ctx, s, everyOther(flat), false, found)
@@ -304,7 +304,7 @@ func everyOther(flat []string) (names []string) {
 }
 
 // spillPart checks entries, about a quarter of a megabyte per script.
-func (a *auditor) spillPart(ctx context.Context, s *queue.Shard, names []string, placed bool, found map[string]string) error {
+func (a *auditor) spillPart(ctx context.Context, s *protocol.Shard, names []string, placed bool, found map[string]string) error {
 	var part []packed.Spilled
 	bytes := 0
 	flush := func() error {
@@ -332,7 +332,7 @@ func (a *auditor) spillPart(ctx context.Context, s *queue.Shard, names []string,
 	return flush()
 }
 
-func judgeSpill(ctx context.Context, s *queue.Shard, part []packed.Spilled, found map[string]string) error {
+func judgeSpill(ctx context.Context, s *protocol.Shard, part []packed.Spilled, found map[string]string) error {
 	if len(part) == 0 {
 		return nil
 	}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/lowkiq/lowkiq/internal/store/packed"
 	"github.com/lowkiq/lowkiq/internal/store/redisdb"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 const (
@@ -20,7 +20,7 @@ const (
 )
 
 // verifySuspects reads each id that a sweep suspects again, atomically.
-func (a *auditor) verifySuspects(ctx context.Context, s *queue.Shard, v *snapshot) (found []Fault, err error) {
+func (a *auditor) verifySuspects(ctx context.Context, s *protocol.Shard, v *snapshot) (found []Fault, err error) {
 	suspected := map[string][]FaultKind{}
 	var ids []string
 	for id, t := range v.ids {
@@ -51,7 +51,7 @@ func (a *auditor) verifySuspects(ctx context.Context, s *queue.Shard, v *snapsho
 }
 
 // verifyInReady searches the ready list for ids, which takes time in proportion to its length.
-func (a *auditor) verifyInReady(ctx context.Context, found []Fault, s *queue.Shard, v *snapshot, ids []string) ([]Fault, error) {
+func (a *auditor) verifyInReady(ctx context.Context, found []Fault, s *protocol.Shard, v *snapshot, ids []string) ([]Fault, error) {
 	reply, err := s.DB().Do(ctx, "count "+s.String(), "LLEN", s.Keys().Ready)
 	if err != nil {
 		return nil, err
@@ -95,7 +95,7 @@ func restAfter(ctx context.Context, took time.Duration) error {
 
 // addVerified adds the verified faults of an id. It reads a record that could not be decoded again,
 // as a whole.
-func (a *auditor) addVerified(ctx context.Context, found []Fault, s *queue.Shard, t, swept *idFacts, sure []FaultKind) []Fault {
+func (a *auditor) addVerified(ctx context.Context, found []Fault, s *protocol.Shard, t, swept *idFacts, sure []FaultKind) []Fault {
 	for _, v := range t.findFaults() {
 		if slices.Contains(sure, v.kind) {
 			found = append(found, Fault{Kind: v.kind, Queue: s.Queue, Shard: s.Index, ID: t.id, What: v.what})
@@ -123,7 +123,7 @@ func (a *auditor) addVerified(ctx context.Context, found []Fault, s *queue.Shard
 const factsValues = 20
 
 // readFacts reads where ids are, all at one instant.
-func readFacts(ctx context.Context, s *queue.Shard, ids []string, ready bool) ([]*idFacts, error) {
+func readFacts(ctx context.Context, s *protocol.Shard, ids []string, ready bool) ([]*idFacts, error) {
 	args := []any{0}
 	if ready {
 		args[0] = 1
@@ -179,7 +179,7 @@ type sum struct {
 	each        func(record string) int
 }
 
-func sumsOf(s *queue.Shard) []sum {
+func sumsOf(s *protocol.Shard) []sum {
 	return []sum{
 		{TombCount, "tombs", s.Keys().Jobs, "marks of deleted jobs", func(record string) int {
 			if record == "x" {
@@ -193,7 +193,7 @@ func sumsOf(s *queue.Shard) []sum {
 
 // checkSums checks the counters. If the sweep found the same number, the counter is right.
 // Otherwise it counts again while nothing changes.
-func (a *auditor) checkSums(ctx context.Context, s *queue.Shard, v *snapshot) error {
+func (a *auditor) checkSums(ctx context.Context, s *protocol.Shard, v *snapshot) error {
 	for i, seen := range []int{v.tombs, v.dead} {
 		one := sumsOf(s)[i]
 		if one.kind == MorgueCount && v.deadBroken {
@@ -226,7 +226,7 @@ const recountTries = 10
 
 // recountSum counts a sum while its hash does not change. If mend is true it also corrects the
 // counter.
-func recountSum(ctx context.Context, s *queue.Shard, one sum, mend bool) (counted int, said string, settled bool, err error) {
+func recountSum(ctx context.Context, s *protocol.Shard, one sum, mend bool) (counted int, said string, settled bool, err error) {
 	for range recountTries {
 		replies, unchanged, err := s.DB().IfUnchanged(ctx, "count "+s.String(), one.hash, func(do func(args ...any) (any, error)) ([]redisdb.Cmd, error) {
 			counted = 0
@@ -257,7 +257,7 @@ func recountSum(ctx context.Context, s *queue.Shard, one sum, mend bool) (counte
 }
 
 // checkClaim checks the fields of the claim against the flight list, both read at one instant.
-func (a *auditor) checkClaim(ctx context.Context, s *queue.Shard) error {
+func (a *auditor) checkClaim(ctx context.Context, s *protocol.Shard) error {
 	replies, err := s.DB().Atomic(ctx, "read the claim of "+s.String(), redisdb.Cmd{"HGETALL", s.Keys().Claim}, redisdb.Cmd{"LLEN", s.Keys().Flight})
 	if err != nil {
 		return err

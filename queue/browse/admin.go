@@ -8,7 +8,7 @@ import (
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/store/envelope"
 	"github.com/lowkiq/lowkiq/internal/store/redisdb"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // The functions below change waiting jobs and the morgue. None of them touches a flight: for an id
@@ -36,7 +36,7 @@ func checkIDs(ids ...string) error {
 
 // byShard calls fn with the ids of each shard, at most adminChunk at once. If an id is invalid it
 // returns ErrQuery before the first call.
-func (j *Jobs) byShard(ids []string, fn func(*queue.Shard, []string) (int, error)) (total int, err error) {
+func (j *Jobs) byShard(ids []string, fn func(*protocol.Shard, []string) (int, error)) (total int, err error) {
 	if err := checkIDs(ids...); err != nil {
 		return 0, err
 	}
@@ -61,7 +61,7 @@ func (j *Jobs) byShard(ids []string, fn func(*queue.Shard, []string) (int, error
 // answers how many, because ids with many payloads take long and Redis serves no other client
 // meanwhile. An id with very many payloads takes several calls. The first argument of the script
 // says whether the call before began with the first id.
-func runOnIDs(ctx context.Context, s *queue.Shard, script *redisdb.Script, args []any, ids []string) (total int, err error) {
+func runOnIDs(ctx context.Context, s *protocol.Shard, script *redisdb.Script, args []any, ids []string) (total int, err error) {
 	var begun int64
 	for len(ids) > 0 {
 		all := append(make([]any, 0, 1+len(args)+len(ids)), begun)
@@ -94,7 +94,7 @@ func withIDs(args []any, ids []string) []any {
 // Delete deletes the waiting payloads of ids that are in a state. In StateMorgue it deletes the
 // buried payloads.
 func (j *Jobs) Delete(ctx context.Context, in State, ids ...string) (int, error) {
-	return j.byShard(ids, func(s *queue.Shard, ids []string) (int, error) {
+	return j.byShard(ids, func(s *protocol.Shard, ids []string) (int, error) {
 		if in == StateMorgue {
 			return runOnIDs(ctx, s, j.db.Scripts.MorgueDelete, nil, ids)
 		}
@@ -115,14 +115,14 @@ func (j *Jobs) BuryOldest(ctx context.Context, in State, ids ...string) (int, er
 }
 
 func (j *Jobs) buryIDs(ctx context.Context, in State, what string, ids []string) (int, error) {
-	return j.byShard(ids, func(s *queue.Shard, ids []string) (int, error) {
+	return j.byShard(ids, func(s *protocol.Shard, ids []string) (int, error) {
 		return runOnIDs(ctx, s, j.db.Scripts.Kill, []any{string(in), what, s.Keys().Wake}, ids)
 	})
 }
 
 // RunNow makes ids due now. Blocked ids stay blocked, and held ids stay held.
 func (j *Jobs) RunNow(ctx context.Context, ids ...string) (int, error) {
-	return j.byShard(ids, func(s *queue.Shard, ids []string) (int, error) {
+	return j.byShard(ids, func(s *protocol.Shard, ids []string) (int, error) {
 		return runOnIDs(ctx, s, j.db.Scripts.RunNow, []any{"", s.Keys().Wake}, ids)
 	})
 }
@@ -134,7 +134,7 @@ func (j *Jobs) Requeue(ctx context.Context, from State, ids ...string) (int, err
 	if from != StateMorgue && from != StateBlocked {
 		return 0, refuseQuery("requeue from %q: the state must be %s or %s", from, StateMorgue, StateBlocked)
 	}
-	return j.byShard(ids, func(s *queue.Shard, ids []string) (int, error) {
+	return j.byShard(ids, func(s *protocol.Shard, ids []string) (int, error) {
 		return runOnIDs(ctx, s, j.db.Scripts.Requeue, []any{string(from), s.Keys().Wake}, ids)
 	})
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/lowkiq/lowkiq/internal/testing/golden"
 	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 	"github.com/lowkiq/lowkiq/internal/testing/tier"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // A cursor that a client has made up costs no more than a cursor of a page. It has no long trails,
@@ -52,7 +52,7 @@ func TestCursorsAreBounded(t *testing.T) {
 
 // jobsOn returns a queue on a Redis of its own.
 func jobsOn(t testing.TB, shards int) *Jobs {
-	c, err := queue.Open(queue.Config{Redis: redistest.Start(t).URL(), Timeout: 10 * time.Second})
+	c, err := protocol.Open(protocol.Config{Redis: redistest.Start(t).URL(), Timeout: 10 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +151,7 @@ func TestGolden(t *testing.T) {
 	t.Parallel()
 	place := cursor{Shape: 12345, After: &sortKey{Retries: 2, At: 1763600000000000, ID: []byte("a\xff")}}
 	golden.Check(t, "cursor", place.String(), func(t *testing.T, stored string) {
-		jobs := &Jobs{q: &queue.Queue{Queue: lowkiq.Queue{Name: "orders", Shards: 16}}}
+		jobs := &Jobs{q: &protocol.Queue{Queue: lowkiq.Queue{Name: "orders", Shards: 16}}}
 		if got, err := jobs.readCursor(12345, stored); err != nil || !reflect.DeepEqual(got, place) {
 			t.Errorf("got %+v %v, want %+v", got, err, place)
 		}

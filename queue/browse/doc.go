@@ -10,19 +10,19 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq/internal/store/redisdb"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // Jobs gives access to the jobs of a queue. It is safe for concurrent use.
 type Jobs struct {
-	q      *queue.Queue
+	q      *protocol.Queue
 	db     *redisdb.DB
-	shards []*queue.Shard // by index
+	shards []*protocol.Shard // by index
 
 	patience time.Duration // how long a search works on a page, full or not
 }
 
 // Of returns the jobs of a queue.
-func Of(q *queue.Queue) *Jobs {
+func Of(q *protocol.Queue) *Jobs {
 	return &Jobs{q: q, db: q.Shard(0).DB(), shards: q.All(), patience: searchTime}
 }

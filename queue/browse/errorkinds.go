@@ -12,7 +12,7 @@ import (
 
 	"github.com/lowkiq/lowkiq/internal/process/memory"
 	"github.com/lowkiq/lowkiq/internal/text/truncate"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // ErrorGroup describes the jobs with last errors of the same kind.
@@ -145,12 +145,12 @@ const (
 const NoKind = " "
 
 // Fingerprint returns the kind of an error, which is the same for errors that differ only in
-// numbers, ids and quoted text. It is their queue.Summary with a # in place of each of these. It
+// numbers, ids and quoted text. It is their protocol.Summary with a # in place of each of these. It
 // keeps three things: the status of an HTTP answer, a single digit after a letter (psycopg2), and
 // the quoted name of a key or the like (KeyError: 'total'). Unprintable characters become ?,
 // because people copy kinds.
 func Fingerprint(message string) string {
-	line := strings.Map(replaceUnprintable, strings.ToValidUTF8(truncate.Text(queue.Summary(message), maxSummary), "?"))
+	line := strings.Map(replaceUnprintable, strings.ToValidUTF8(truncate.Text(protocol.Summary(message), maxSummary), "?"))
 	var kind strings.Builder
 	for i := 0; i < len(line); {
 		switch n := quotedLength(line, i); {

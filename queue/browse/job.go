@@ -10,7 +10,7 @@ import (
 	"github.com/lowkiq/lowkiq/internal/process/memory"
 	"github.com/lowkiq/lowkiq/internal/store/packed"
 	"github.com/lowkiq/lowkiq/internal/store/redisdb"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // State is the state of a job.
@@ -29,7 +29,7 @@ const (
 )
 
 // Count returns how many ids of a shard or a queue are in a state.
-func Count(stats queue.Stats, in State) int {
+func Count(stats protocol.Stats, in State) int {
 	return map[State]int{StateReady: stats.Jobs.Ready, StateScheduled: stats.Jobs.Scheduled, StateRetry: stats.Jobs.Retry, StateHeld: stats.Jobs.Held,
 		StateFailed: stats.Jobs.Failed, StateInFlight: stats.Jobs.InFlight, StateBlocked: stats.Jobs.Blocked, StateMorgue: stats.MorgueIDs}[in]
 }
@@ -188,7 +188,7 @@ func (j *Jobs) loadJob(ctx context.Context, found Listed) (_ Listed, ok bool, er
 
 // readSpilled reads the payloads of a crowded id; see lua/lib/spill.lua. There may be more payloads
 // now than when the job was found.
-func (j *Jobs) readSpilled(ctx context.Context, s *queue.Shard, space string, found Listed) ([]lowkiq.Payload, error) {
+func (j *Jobs) readSpilled(ctx context.Context, s *protocol.Shard, space string, found Listed) ([]lowkiq.Payload, error) {
 	prefix := packed.SpillPrefix(space, found.ID)
 	from, to, room := "["+prefix, "("+strings.TrimSuffix(prefix, ":")+";", found.Bytes
 	var payloads []lowkiq.Payload

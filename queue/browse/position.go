@@ -5,18 +5,18 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq/internal/store/redisdb"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // Position describes what stands between a waiting id and a handler.
 type Position struct {
-	Now         time.Time   // by Redis's clock
-	Owner       queue.Owner // owner of the id's shard
-	Ahead       int         // ids that the shard takes before it; -1 if it is not ready
-	InFlight    int         // ids of the shard in flight
-	Quarantined bool        // it is in quarantine, because it was in flight when its shard was seized
-	Crashes     int         // seizures that found it alone in flight
-	Urgent      bool        // it goes before the ids of its shard that are not urgent
+	Now         time.Time      // by Redis's clock
+	Owner       protocol.Owner // owner of the id's shard
+	Ahead       int            // ids that the shard takes before it; -1 if it is not ready
+	InFlight    int            // ids of the shard in flight
+	Quarantined bool           // it is in quarantine, because it was in flight when its shard was seized
+	Crashes     int            // seizures that found it alone in flight
+	Urgent      bool           // it goes before the ids of its shard that are not urgent
 }
 
 // positionDepth bounds the search for an id in the list of ready ids.
@@ -46,7 +46,7 @@ func (j *Jobs) Position(ctx context.Context, id string) (Position, error) {
 	}
 	claim := redisdb.List(r[0])
 	ready, suspect, stale := r[1], r[2], r[3]
-	p := Position{Now: now, Owner: queue.Owner{Instance: redisdb.Text(claim[0]), Fence: redisdb.Int(claim[1])}, Ahead: -1, Crashes: int(redisdb.Int(r[4])), InFlight: int(redisdb.Int(r[5]))}
+	p := Position{Now: now, Owner: protocol.Owner{Instance: redisdb.Text(claim[0]), Fence: redisdb.Int(claim[1])}, Ahead: -1, Crashes: int(redisdb.Int(r[4])), InFlight: int(redisdb.Int(r[5]))}
 	p.Urgent = r[7] != nil
 	rank, notDue := int(redisdb.Int(r[7])), int(redisdb.Int(r[9]))
 	urgent := int(redisdb.Int(r[8])) - notDue // ids that go before those of ready

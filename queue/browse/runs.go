@@ -14,7 +14,7 @@ import (
 	"github.com/lowkiq/lowkiq/internal/process/memory"
 	"github.com/lowkiq/lowkiq/internal/store/journal"
 	"github.com/lowkiq/lowkiq/internal/store/redisdb"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // Run is a handler call for an id as the journal records it.
@@ -84,16 +84,16 @@ func (q *RunQuery) wantsRun(r *Run) bool {
 }
 
 // shardsFor returns the shards that may have such runs.
-func (j *Jobs) shardsFor(q *RunQuery) []*queue.Shard {
+func (j *Jobs) shardsFor(q *RunQuery) []*protocol.Shard {
 	if q.ID != "" {
-		return []*queue.Shard{j.q.Of(q.ID)}
+		return []*protocol.Shard{j.q.Of(q.ID)}
 	}
 	return j.shards
 }
 
 // journalReading is the state of reading the journal of a shard.
 type journalReading struct {
-	shard *queue.Shard
+	shard *protocol.Shard
 	at    string // the next entry to read; "" if there is none
 	found []Run
 	ms    []int64 // when the entry of each run was recorded

@@ -15,7 +15,7 @@ import (
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/store/packed"
 	"github.com/lowkiq/lowkiq/internal/store/redisdb"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // There is no index, because every push and pop would pay for it. A search makes Redis read through
@@ -126,7 +126,7 @@ type searchHit struct{ id, form, text string }
 
 // searchShard runs a script. It searches the ids of todo, then about count ids from a cursor of
 // HSCAN, if cursor is not "".
-func (s searcher) searchShard(ctx context.Context, shard *queue.Shard, todo []pendingID, cursor string, count int) (r searchReply, err error) {
+func (s searcher) searchShard(ctx context.Context, shard *protocol.Shard, todo []pendingID, cursor string, count int) (r searchReply, err error) {
 	args := s.scriptArgs(s.bytes, cursor, count, todo)
 	ran, err := s.jobs.db.Slow.By(ctx, s.until, func() error {
 		reply, err := shard.Run(ctx, s.jobs.db.Scripts.Search, args...)
@@ -159,8 +159,8 @@ func (s searcher) scriptArgs(bytes int, cursor string, count int, todo []pending
 // one script may, except for the first record of each. So a distant Redis costs a single round trip
 // and a single rest.
 func (s searcher) searchShards(ctx context.Context, todo []pendingID) (r searchReply, err error) {
-	var shards []*queue.Shard
-	by := map[*queue.Shard][]pendingID{}
+	var shards []*protocol.Shard
+	by := map[*protocol.Shard][]pendingID{}
 	var rest []pendingID
 	for _, l := range todo {
 		shard := s.jobs.q.Of(string(l.ID))
@@ -371,7 +371,7 @@ func (s *scan) nextStep(ctx context.Context) (searchReply, error) {
 }
 
 // nextTodo returns the ids of a shard that are left to search, and the rest.
-func (s *scan) nextTodo() (shard *queue.Shard, todo, rest []pendingID) {
+func (s *scan) nextTodo() (shard *protocol.Shard, todo, rest []pendingID) {
 	for _, l := range s.at.Look {
 		of := s.jobs.q.Of(string(l.ID))
 		if shard == nil && (len(l.Key) > 0 || !s.ends) {

@@ -10,7 +10,7 @@ import (
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 	"github.com/lowkiq/lowkiq/internal/testing/tier"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // pushAll pushes jobs that the queue must accept.
@@ -43,7 +43,7 @@ func TestSearchOfAFarRedis(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	proxy := redistest.NewProxy(t, server.Addr())
-	c, err := queue.Open(queue.Config{Redis: proxy.URL(), Timeout: 10 * time.Second})
+	c, err := protocol.Open(protocol.Config{Redis: proxy.URL(), Timeout: 10 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/testing/tier"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // A search without any time left still searches something, within an id if it must. Its pages
@@ -92,9 +92,9 @@ func TestSearchOfWhatWaits(t *testing.T) {
 			t.Fatal(err)
 		}
 		if id == "flies" {
-			claim, err := jobs.shards[0].Claim(t.Context(), "n/1", queue.Fresh, queue.Owner{})
+			claim, err := jobs.shards[0].Claim(t.Context(), "n/1", protocol.Fresh, protocol.Owner{})
 			if err == nil {
-				_, err = claim.Pop(t.Context(), queue.PopRequest{IDs: 1, Bytes: 1})
+				_, err = claim.Pop(t.Context(), protocol.PopRequest{IDs: 1, Bytes: 1})
 			}
 			if err != nil {
 				t.Fatal(err)

@@ -10,7 +10,7 @@ import (
 	"github.com/lowkiq/lowkiq/internal/process/memory"
 	"github.com/lowkiq/lowkiq/internal/store/packed"
 	"github.com/lowkiq/lowkiq/internal/store/redisdb"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // listedState in an answer means that the job is in the state of the list where it was found.
@@ -63,14 +63,14 @@ func (j *Jobs) readListed(ctx context.Context, state State, of extent, found []c
 		return nil, err
 	}
 	jobs := make([]Listed, len(found))
-	left := map[*queue.Shard][]int{} // indexes of found that are not read yet
+	left := map[*protocol.Shard][]int{} // indexes of found that are not read yet
 	for i, c := range found {
 		s := j.shards[c.shard]
 		left[s] = append(left[s], i)
 	}
 	for len(left) > 0 {
 		var calls []*redisdb.Call
-		var shards []*queue.Shard
+		var shards []*protocol.Shard
 		for s, todo := range left {
 			calls = append(calls, showCall(s, state, of, found, todo[:min(len(todo), adminChunk)]))
 			shards = append(shards, s)
@@ -119,7 +119,7 @@ func (j *Jobs) showProgress(ctx context.Context, jobs []Listed) error {
 	return nil
 }
 
-func showCall(s *queue.Shard, state State, of extent, found []candidate, todo []int) *redisdb.Call {
+func showCall(s *protocol.Shard, state State, of extent, found []candidate, todo []int) *redisdb.Call {
 	from := "waiting"
 	switch {
 	case state == StateMorgue:

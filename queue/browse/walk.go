@@ -12,7 +12,7 @@ import (
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/process/memory"
 	"github.com/lowkiq/lowkiq/internal/store/redisdb"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // candidate is an id found in a list, with the facts that the list has.
@@ -118,7 +118,7 @@ func (j *Jobs) timedWalk(r Range, p *position, states ...State) walker {
 		switch {
 		case st.state == StateHeld: // the due time of held jobs is unknown
 			low, high = heldAt, "+inf"
-		case (st.state == StateScheduled || st.state == StateRetry) && (r.MaxTime.IsZero() || !r.MaxTime.Before(queue.HeldAt)):
+		case (st.state == StateScheduled || st.state == StateRetry) && (r.MaxTime.IsZero() || !r.MaxTime.Before(protocol.HeldAt)):
 			high = "(" + heldAt
 		}
 		return &redisdb.Call{Script: j.db.Scripts.Slice, Keys: []string{st.key}, Args: []any{n, boolArg(r.Reverse), low, high, score, id}}
@@ -129,7 +129,7 @@ func (j *Jobs) timedWalk(r Range, p *position, states ...State) walker {
 func (w *timedWalk) advance(c candidate) { w.place.Timed = &entry{At: c.at, ID: []byte(c.id)} }
 
 // heldAt is the score of held ids.
-var heldAt = timeArg(queue.HeldAt, "")
+var heldAt = timeArg(protocol.HeldAt, "")
 
 // timedKeys returns the sorted sets of a state.
 func timedKeys(k *redisdb.ShardKeys, state State) []string {
@@ -163,7 +163,7 @@ type merge struct {
 
 // stream is a list of a shard.
 type stream struct {
-	s     *queue.Shard
+	s     *protocol.Shard
 	state State
 	key   string // key of a sorted set
 	last  *entry // the last entry read, nil if none
@@ -492,7 +492,7 @@ func (j *Jobs) countEntries(ctx context.Context, query Query) (n int, err error)
 	return j.countEntriesIn(ctx, j.shards, query)
 }
 
-func (j *Jobs) countEntriesIn(ctx context.Context, shards []*queue.Shard, query Query) (n int, err error) {
+func (j *Jobs) countEntriesIn(ctx context.Context, shards []*protocol.Shard, query Query) (n int, err error) {
 	var cmds []redisdb.Cmd
 	for _, s := range shards {
 		if query.State == "" && query.By == ByID {

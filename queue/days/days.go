@@ -6,7 +6,7 @@ import (
 
 	"github.com/lowkiq/lowkiq/internal/process/memory"
 	"github.com/lowkiq/lowkiq/internal/store/redisdb"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // Kept is how many days the figures of a day are kept, and HoursKept how many hours those of an
@@ -37,7 +37,7 @@ const bytesOfDay = 4 << 10
 
 // Read returns the last n days or hours of queues, including the current day or hour, by queue and
 // then by time. It leaves out periods without figures.
-func Read(ctx context.Context, c *queue.Client, span Span, n int, queues ...string) ([]Day, error) {
+func Read(ctx context.Context, c *protocol.Client, span Span, n int, queues ...string) ([]Day, error) {
 	now, err := c.Time(ctx)
 	if err != nil {
 		return nil, err

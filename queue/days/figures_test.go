@@ -11,14 +11,14 @@ import (
 	"github.com/lowkiq/lowkiq/internal/store/redisdb"
 	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 	"github.com/lowkiq/lowkiq/metrics"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // TestFigures checks that the durations of two processes, in two additions each, add up in mean,
 // deviation and percentiles.
 func TestFigures(t *testing.T) {
 	t.Parallel()
-	c, err := queue.Open(queue.Config{Redis: redistest.Start(t).URL(), Timeout: 10 * time.Second})
+	c, err := protocol.Open(protocol.Config{Redis: redistest.Start(t).URL(), Timeout: 10 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

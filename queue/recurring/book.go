@@ -16,7 +16,7 @@ import (
 	"github.com/lowkiq/lowkiq/internal/calendar"
 	"github.com/lowkiq/lowkiq/internal/process/memory"
 	"github.com/lowkiq/lowkiq/internal/store/redisdb"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // Errors of changes.
@@ -105,12 +105,12 @@ func (k lastTick) encodeJSON() (string, error) {
 
 // Book reads and changes the recurring entries of a cluster. It is safe for concurrent use.
 type Book struct {
-	client *queue.Client
+	client *protocol.Client
 	db     *redisdb.DB
 }
 
 // Of returns the book of the cluster that client is for.
-func Of(client *queue.Client) *Book { return &Book{client, client.DB()} }
+func Of(client *protocol.Client) *Book { return &Book{client, client.DB()} }
 
 func (b *Book) scriptKeys() []string {
 	return []string{b.db.Keys.Recurring(), b.db.Keys.Ticks(), b.db.Keys.Ticked()}
@@ -582,20 +582,20 @@ func (b *Book) Reset(ctx context.Context, name string) error {
 }
 
 // Run pushes an entry's job now, independently of its ticks.
-func (b *Book) Run(ctx context.Context, name string) (queue.Result, error) {
+func (b *Book) Run(ctx context.Context, name string) (protocol.Result, error) {
 	scoped, closeScope := memory.Scope(ctx)
 	defer closeScope()
 	p, err := b.readAll(scoped)
 	if err != nil {
-		return queue.Result{}, err
+		return protocol.Result{}, err
 	}
 	s, err := p.storedEntry(name)
 	if err != nil {
-		return queue.Result{}, err
+		return protocol.Result{}, err
 	}
 	results, err := b.client.Push(ctx, s.effectiveSpec().Queue, s.effectiveSpec().buildPush(name, p.now, 0))
 	if err != nil {
-		return queue.Result{}, err
+		return protocol.Result{}, err
 	}
 	return results[0], nil
 }
@@ -677,8 +677,8 @@ func (b *Book) deliverTick(ctx context.Context, name string, number int64, of be
 	if err != nil {
 		return err
 	}
-	_, err = q.Deliver(ctx, queue.Delivery{Source: "recurring/" + name, Number: number}, of.Spec.buildPush(name, time.UnixMicro(of.Tick), of.Missed))
-	if errors.Is(err, queue.ErrDelivered) {
+	_, err = q.Deliver(ctx, protocol.Delivery{Source: "recurring/" + name, Number: number}, of.Spec.buildPush(name, time.UnixMicro(of.Tick), of.Missed))
+	if errors.Is(err, protocol.ErrDelivered) {
 		return nil
 	}
 	return err

@@ -17,7 +17,7 @@ import (
 	"github.com/lowkiq/lowkiq/internal/calendar"
 	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 	"github.com/lowkiq/lowkiq/internal/testing/tier"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // twice sends each script again, as go-redis does in a Redis Cluster when an answer is lost; the
@@ -39,11 +39,11 @@ func (twice) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPi
 }
 
 // eachRedis runs a test on a Redis, with each script sent twice, on the embedded one, and in a Redis Cluster.
-func eachRedis(t *testing.T, test func(t *testing.T, c *queue.Client)) {
+func eachRedis(t *testing.T, test func(t *testing.T, c *protocol.Client)) {
 	t.Parallel()
 	url := redistest.Start(t).URL()
-	open := func(t *testing.T, url string) *queue.Client {
-		c, err := queue.Open(queue.Config{Redis: url, Cluster: strings.NewReplacer("/", "-", "_", "-").Replace(t.Name()), Timeout: time.Minute})
+	open := func(t *testing.T, url string) *protocol.Client {
+		c, err := protocol.Open(protocol.Config{Redis: url, Cluster: strings.NewReplacer("/", "-", "_", "-").Replace(t.Name()), Timeout: time.Minute})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -85,7 +85,7 @@ func get(t *testing.T, b *Book, name string) Entry {
 }
 
 func TestBook(t *testing.T) {
-	eachRedis(t, func(t *testing.T, c *queue.Client) {
+	eachRedis(t, func(t *testing.T, c *protocol.Client) {
 		ctx, b := t.Context(), Of(c)
 		hourly := spec(`{"every":"1h","queue":"q","payload":{"at":"{tick}"}}`)
 		want(t, "add with no queue", b.Add(ctx, "n", hourly), lowkiq.ErrUnknownQueue)
@@ -143,7 +143,7 @@ func TestBook(t *testing.T) {
 // An Add whose script is sent twice succeeds.
 func TestAddTwice(t *testing.T) {
 	t.Parallel()
-	c, err := queue.Open(queue.Config{Redis: redistest.Start(t).URL(), Timeout: time.Minute})
+	c, err := protocol.Open(protocol.Config{Redis: redistest.Start(t).URL(), Timeout: time.Minute})
 	no(t, err)
 	defer c.Close()
 	_, err = c.Register(t.Context(), lowkiq.Queue{Name: "q", Shards: 1})
@@ -157,7 +157,7 @@ func TestAddTwice(t *testing.T) {
 // smaller and removed.
 func TestBookIsFull(t *testing.T) {
 	t.Parallel()
-	c, err := queue.Open(queue.Config{Redis: redistest.Start(t).URL(), Timeout: time.Minute})
+	c, err := protocol.Open(protocol.Config{Redis: redistest.Start(t).URL(), Timeout: time.Minute})
 	no(t, err)
 	defer c.Close()
 	ctx, b := t.Context(), Of(c)
@@ -182,7 +182,7 @@ func TestBookIsFull(t *testing.T) {
 // An entry of a file is never removed, and Reset undoes its edits. Of the files of two processes,
 // the file of the process that began later counts.
 func TestFiles(t *testing.T) {
-	eachRedis(t, func(t *testing.T, c *queue.Client) {
+	eachRedis(t, func(t *testing.T, c *protocol.Client) {
 		ctx, b := t.Context(), Of(c)
 		_, err := c.Register(ctx, lowkiq.Queue{Name: "q", Shards: 1})
 		no(t, err)
@@ -226,7 +226,7 @@ func TestFiles(t *testing.T) {
 // The scripts do the same as the fake of the model: a tick is delivered once, and only its own next
 // tick replaces it.
 func TestTicksInRedis(t *testing.T) {
-	eachRedis(t, func(t *testing.T, c *queue.Client) {
+	eachRedis(t, func(t *testing.T, c *protocol.Client) {
 		ctx, b := t.Context(), Of(c)
 		q, err := c.Register(ctx, lowkiq.Queue{Name: "q", Shards: 2})
 		no(t, err)
@@ -267,7 +267,7 @@ func TestTicksInRedis(t *testing.T) {
 
 // A push that has begun is finished as it began. After that the edit counts.
 func TestEditOfABegunPush(t *testing.T) {
-	eachRedis(t, func(t *testing.T, c *queue.Client) {
+	eachRedis(t, func(t *testing.T, c *protocol.Client) {
 		ctx, b := t.Context(), Of(c)
 		q, err := c.Register(ctx, lowkiq.Queue{Name: "q", Shards: 2})
 		no(t, err)
@@ -302,7 +302,7 @@ func TestEditOfABegunPush(t *testing.T) {
 
 // A firer on a real Redis pushes once each second, also beside another firer.
 func TestFirersOnRedis(t *testing.T) {
-	eachRedis(t, func(t *testing.T, c *queue.Client) {
+	eachRedis(t, func(t *testing.T, c *protocol.Client) {
 		b := Of(c)
 		_, err := c.Register(t.Context(), lowkiq.Queue{Name: "q", Shards: 2})
 		no(t, err)
@@ -337,7 +337,7 @@ func TestFirersOnRedis(t *testing.T) {
 // Damage is reported, and an edit, the file or a removal repairs it.
 func TestDamagedEntries(t *testing.T) {
 	t.Parallel()
-	c, err := queue.Open(queue.Config{Redis: redistest.Start(t).URL(), Timeout: time.Minute})
+	c, err := protocol.Open(protocol.Config{Redis: redistest.Start(t).URL(), Timeout: time.Minute})
 	no(t, err)
 	defer c.Close()
 	ctx, b := t.Context(), Of(c)
@@ -375,7 +375,7 @@ func (n *noted) deliverTick(ctx context.Context, name string, number int64, of b
 		return err
 	}
 	tick := time.UnixMicro(of.Tick)
-	result, err := q.Deliver(ctx, queue.Delivery{Source: "recurring/" + name, Number: number}, of.Spec.buildPush(name, tick, of.Missed))
+	result, err := q.Deliver(ctx, protocol.Delivery{Source: "recurring/" + name, Number: number}, of.Spec.buildPush(name, tick, of.Missed))
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if err != nil {
@@ -393,7 +393,7 @@ func (n *noted) deliverTick(ctx context.Context, name string, number int64, of b
 func TestClockWasAhead(t *testing.T) {
 	t.Parallel()
 	server, clock := redistest.StartClocked(t)
-	c, err := queue.Open(queue.Config{Redis: server.URL(), Timeout: time.Minute})
+	c, err := protocol.Open(protocol.Config{Redis: server.URL(), Timeout: time.Minute})
 	no(t, err)
 	defer c.Close()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -476,7 +476,7 @@ type clocked struct {
 func startClocked(t *testing.T) clocked {
 	t.Helper()
 	server, clock := redistest.StartClocked(t)
-	c, err := queue.Open(queue.Config{Redis: server.URL(), Timeout: time.Minute})
+	c, err := protocol.Open(protocol.Config{Redis: server.URL(), Timeout: time.Minute})
 	no(t, err)
 	t.Cleanup(func() { c.Close() })
 	_, err = c.Register(t.Context(), lowkiq.Queue{Name: "q", Shards: 2})

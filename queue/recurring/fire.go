@@ -11,7 +11,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/calendar"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // Firer pushes due ticks. Each process of a cluster has a Firer.
@@ -266,7 +266,7 @@ func (f *Firer) pushDue(ctx context.Context, name string, p snapshot, patience t
 			switch {
 			case err == nil:
 				of.Error = ""
-			case queue.Transient(err) || ctx.Err() != nil || p.now.Sub(due) < f.Patience*2 && otherMayPush(err):
+			case protocol.Transient(err) || ctx.Err() != nil || p.now.Sub(due) < f.Patience*2 && otherMayPush(err):
 				return due, err
 			default: // a later attempt at this tick would fail as well
 				of.Error = err.Error()
@@ -306,8 +306,8 @@ func (k knownEntry) nextStep(name string, of lastTick, tick, now time.Time) (do 
 
 // otherMayPush reports whether another process could push what this process cannot.
 func otherMayPush(err error) bool {
-	return errors.Is(err, queue.ErrCodec) || !errors.Is(err, queue.ErrTooManyPayloads) && !errors.Is(err, queue.ErrTooManyBytes) && !errors.Is(err, queue.ErrDamaged) &&
-		!errors.Is(err, queue.ErrPayloadSize) && !errors.Is(err, lowkiq.ErrUnknownQueue)
+	return errors.Is(err, protocol.ErrCodec) || !errors.Is(err, protocol.ErrTooManyPayloads) && !errors.Is(err, protocol.ErrTooManyBytes) && !errors.Is(err, protocol.ErrDamaged) &&
+		!errors.Is(err, protocol.ErrPayloadSize) && !errors.Is(err, lowkiq.ErrUnknownQueue)
 }
 
 // sweepEnded leaves the entries of ended processes to live processes that have them, or removes

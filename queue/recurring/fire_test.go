@@ -19,7 +19,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/lowkiq/lowkiq/internal/calendar"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // fakeBook is a book in memory that follows the rules of the scripts in Redis.
@@ -353,7 +353,7 @@ func TestRefusedTick(t *testing.T) {
 		n := 0
 		b.refuse = func(string) error {
 			if n++; n == 2 {
-				return fmt.Errorf("job s: %w", queue.ErrTooManyPayloads)
+				return fmt.Errorf("job s: %w", protocol.ErrTooManyPayloads)
 			}
 			return nil
 		}
@@ -377,7 +377,7 @@ func TestTickThatNeedsAnotherProcess(t *testing.T) {
 		lacks := true
 		b.refuse = func(string) error {
 			if lacks {
-				return queue.ErrCodec
+				return protocol.ErrCodec
 			}
 			return nil
 		}

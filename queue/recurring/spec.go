@@ -4,7 +4,7 @@
 // specs by name, from the files of nodes or from requests at run time, and the next due time of
 // each, its tick. A [Firer] pushes due ticks. It is mostly the firer of the leader, but any node
 // can do so. Each tick is delivered under its own number, which its shard stores once
-// (queue.Queue.Deliver). Only then does the next tick replace it. So each tick is pushed once,
+// (protocol.Queue.Deliver). Only then does the next tick replace it. So each tick is pushed once,
 // whichever process pushes it.
 package recurring
 
@@ -23,7 +23,7 @@ import (
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/calendar"
 	"github.com/lowkiq/lowkiq/internal/text/suggest"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // Spec is a recurring job: when it is pushed, by a cron expression or an interval, and what is
@@ -150,10 +150,10 @@ func (s Spec) Check(name string) error {
 }
 
 func (s Spec) checkFields(name string) error {
-	if err := queue.CheckName("entry", name); err != nil {
+	if err := protocol.CheckName("entry", name); err != nil {
 		return err
 	}
-	if err := queue.CheckName("queue", s.Queue); err != nil {
+	if err := protocol.CheckName("queue", s.Queue); err != nil {
 		return fieldError("queue: %w", err)
 	}
 	schedule, err := s.parseSchedule()
@@ -235,7 +235,7 @@ func (s Spec) isEqual(other Spec) bool { return reflect.DeepEqual(s, other) }
 
 // UnknownQueues returns warnings about entries of a file with a queue that is not registered,
 // because no node has handled it and no program has pushed to it.
-func UnknownQueues(file map[string]Spec, known map[string]queue.RegistryEntry) (warnings []string) {
+func UnknownQueues(file map[string]Spec, known map[string]protocol.RegistryEntry) (warnings []string) {
 	for _, name := range slices.Sorted(maps.Keys(file)) {
 		q := file[name].Queue
 		if _, registered := known[q]; registered {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/store/redisdb"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
@@ -64,7 +64,7 @@ const shardsPerStep = 200
 // payloads in the morgue or states (ErrNotEmpty). Later pushes fail with lowkiq.ErrUnknownQueue, also by a Queue
 // that was opened before. Registering the queue again begins anew. After another error the deletion may be half
 // done, and must be repeated.
-func Delete(ctx context.Context, c *queue.Client, name string, d Deletion) (Deleted, error) {
+func Delete(ctx context.Context, c *protocol.Client, name string, d Deletion) (Deleted, error) {
 	r, err := New(ctx, c, name, d)
 	if err != nil || r.entry.Removed {
 		return Deleted{Before: err == nil}, err
@@ -86,7 +86,7 @@ func Delete(ctx context.Context, c *queue.Client, name string, d Deletion) (Dele
 
 // Deletable returns the refusal that [Delete] would return now, and the contents of the queue. It changes
 // nothing.
-func Deletable(ctx context.Context, c *queue.Client, name string, d Deletion) (Deleted, error) {
+func Deletable(ctx context.Context, c *protocol.Client, name string, d Deletion) (Deleted, error) {
 	r, err := New(ctx, c, name, d)
 	if err != nil || r.entry.Removed {
 		return Deleted{Before: err == nil}, err
@@ -98,17 +98,17 @@ func Deletable(ctx context.Context, c *queue.Client, name string, d Deletion) (D
 // Removal is a deletion under way. Its steps are exported for tests; [Delete] takes them all.
 type Removal struct {
 	Deletion
-	client     *queue.Client
-	q          *queue.Queue
+	client     *protocol.Client
+	q          *protocol.Queue
 	text       string // the entry's text in Redis
-	entry      queue.RegistryEntry
+	entry      protocol.RegistryEntry
 	found      Deleted
 	ownedError error // says which instance owns a shard; nil if none does
 }
 
 // New begins a deletion by counting the contents of the queue. It changes nothing.
-func New(ctx context.Context, c *queue.Client, name string, d Deletion) (*Removal, error) {
-	if err := queue.CheckName("queue", name); err != nil {
+func New(ctx context.Context, c *protocol.Client, name string, d Deletion) (*Removal, error) {
+	if err := protocol.CheckName("queue", name); err != nil {
 		return nil, fmt.Errorf("%w: %w", lowkiq.ErrUnknownQueue, err)
 	}
 	r := &Removal{Deletion: d, client: c}
@@ -202,7 +202,7 @@ func (r *Removal) Begin(ctx context.Context) error {
 
 // swapEntry replaces the entry. If Redis has the new entry already, this call has written it before and the answer
 // was lost, because no two deletions have the same token.
-func (r *Removal) swapEntry(ctx context.Context, next queue.RegistryEntry) error {
+func (r *Removal) swapEntry(ctx context.Context, next protocol.RegistryEntry) error {
 	fresh, swapped, err := r.client.Registry().Swap(ctx, r.q.Name, r.text, next)
 	if err != nil {
 		return err
@@ -221,7 +221,7 @@ func (r *Removal) swapEntry(ctx context.Context, next queue.RegistryEntry) error
 }
 
 // runStep runs a step of lua/remove_shard.lua on all shards, and calls see with their answers.
-func (r *Removal) runStep(ctx context.Context, step, token, force string, see func(*queue.Shard, []any) error) error {
+func (r *Removal) runStep(ctx context.Context, step, token, force string, see func(*protocol.Shard, []any) error) error {
 	for part := range slices.Chunk(r.q.All(), shardsPerStep) {
 		calls := make([]*redisdb.Call, len(part))
 		for i, s := range part {
@@ -252,7 +252,7 @@ func (r *Removal) Mark(ctx context.Context) error {
 		force = "1"
 	}
 	r.found = Deleted{} // counted again, each shard at the instant of its mark
-	err := r.runStep(ctx, "mark", r.entry.Removing, force, func(_ *queue.Shard, answer []any) error {
+	err := r.runStep(ctx, "mark", r.entry.Removing, force, func(_ *protocol.Shard, answer []any) error {
 		if answer[0] == "HELD" && len(answer) == 2 {
 			return heldByError(answer[1])
 		}
@@ -296,7 +296,7 @@ func (r *Removal) GiveUp(ctx context.Context, cause error) error {
 	if err := r.swapEntry(ctx, whole); err != nil && !errors.Is(err, ErrChanged) {
 		return r.unfinishedError(errors.Join(cause, err))
 	}
-	if err := r.runStep(ctx, "restore", token, "", func(*queue.Shard, []any) error { return nil }); err != nil {
+	if err := r.runStep(ctx, "restore", token, "", func(*protocol.Shard, []any) error { return nil }); err != nil {
 		return errors.Join(cause, err) // the first push or claim that a mark stops removes it
 	}
 	return cause
@@ -304,7 +304,7 @@ func (r *Removal) GiveUp(ctx context.Context, cause error) error {
 
 // Remove deletes the contents of all shards, which must have the mark.
 func (r *Removal) Remove(ctx context.Context) error {
-	return r.runStep(ctx, "remove", r.entry.Removing, "", func(_ *queue.Shard, answer []any) error {
+	return r.runStep(ctx, "remove", r.entry.Removing, "", func(_ *protocol.Shard, answer []any) error {
 		if answer[0] == "STALE" {
 			return fmt.Errorf("%w: another deletion of the queue was given up meanwhile", ErrChanged)
 		}
@@ -321,7 +321,7 @@ func (r *Removal) Finish(ctx context.Context) error {
 	if err := r.forgetDays(ctx); err != nil {
 		return err
 	}
-	return r.swapEntry(ctx, queue.RegistryEntry{Shards: r.entry.Shards, Layout: r.entry.Layout, Removed: true})
+	return r.swapEntry(ctx, protocol.RegistryEntry{Shards: r.entry.Shards, Layout: r.entry.Layout, Removed: true})
 }
 
 // forgetDays deletes the figures of the queue's days.

@@ -29,7 +29,7 @@ const (
 // queues wait for the slots of a node.
 const HeadStart = 10 * time.Second
 
-// Policy says what happens to a job that is out of retries; see package queue.
+// Policy says what happens to a job that is out of retries; see protocol.Policy.
 type Policy string
 
 // What happens to a payload that is pushed while other payloads wait for its id.

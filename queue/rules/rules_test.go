@@ -16,8 +16,8 @@ import (
 
 	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 	"github.com/lowkiq/lowkiq/internal/testing/tier"
-	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/changes"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	. "github.com/lowkiq/lowkiq/queue/rules"
 )
 
@@ -42,7 +42,7 @@ func (twice) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPi
 // rig has a cluster of its own.
 type rig struct {
 	t *testing.T
-	c *queue.Client
+	c *protocol.Client
 	Book
 	changes.Log
 }
@@ -52,7 +52,7 @@ func eachRedis(t *testing.T, test func(r *rig)) {
 	t.Parallel()
 	url := redistest.Start(t).URL()
 	open := func(t *testing.T, url string) *rig {
-		c, err := queue.Open(queue.Config{Redis: url, Cluster: strings.NewReplacer("/", "-", "_", "-").Replace(t.Name()), Timeout: time.Minute})
+		c, err := protocol.Open(protocol.Config{Redis: url, Cluster: strings.NewReplacer("/", "-", "_", "-").Replace(t.Name()), Timeout: time.Minute})
 		if err != nil {
 			t.Fatal(err)
 		}

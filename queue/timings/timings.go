@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq/internal/store/redisdb"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // shownFor is how long a node's figures stay after it published them last.
@@ -87,7 +87,7 @@ func (h Histogram) Sound() bool {
 
 // Publish publishes the figures of an instance for a minute, by queue. If there are more than 100 queues, it
 // publishes those with the most handler calls.
-func Publish(ctx context.Context, c *queue.Client, instance string, minutes map[string]Minute) error {
+func Publish(ctx context.Context, c *protocol.Client, instance string, minutes map[string]Minute) error {
 	names := slices.SortedFunc(maps.Keys(minutes), func(x, y string) int {
 		return cmp.Or(cmp.Compare(minutes[y].Handler.Count(), minutes[x].Handler.Count()), cmp.Compare(x, y))
 	})
@@ -105,7 +105,7 @@ func Publish(ctx context.Context, c *queue.Client, instance string, minutes map[
 
 // Read returns the figures that all instances have published, by queue. Queues that no node worked on in the last
 // minute are left out.
-func Read(ctx context.Context, c *queue.Client) (map[string]Minute, error) {
+func Read(ctx context.Context, c *protocol.Client) (map[string]Minute, error) {
 	index, err := c.Leases().Identities(ctx)
 	if err != nil || len(index) == 0 {
 		return map[string]Minute{}, err

@@ -6,7 +6,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/testing/redistest"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/transfer"
 )
 
@@ -33,7 +33,7 @@ func BenchmarkImport(b *testing.B) {
 		}},
 	} {
 		b.Run(c.name, func(b *testing.B) {
-			client, err := queue.Open(queue.Config{Redis: redistest.Start(b).URL(), Cluster: "bench"})
+			client, err := protocol.Open(protocol.Config{Redis: redistest.Start(b).URL(), Cluster: "bench"})
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -9,7 +9,7 @@ import (
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/store/packed"
 	"github.com/lowkiq/lowkiq/internal/store/redisdb"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // Kept is what a queue keeps for an id: its waiting job, or its buried payloads. Its entry has no
@@ -43,7 +43,7 @@ const (
 // before the job is taken out here. So a program that moves jobs may be killed at any moment.
 // [Export.Number] tells whether an id that was recorded was taken out.
 type Export struct {
-	q   *queue.Queue
+	q   *protocol.Queue
 	run string
 }
 
@@ -55,7 +55,7 @@ const (
 )
 
 // NewExport allows this run to take jobs out, and forbids it to every earlier run.
-func NewExport(ctx context.Context, q *queue.Queue, run string) (*Export, error) {
+func NewExport(ctx context.Context, q *protocol.Queue, run string) (*Export, error) {
 	for _, s := range q.All() {
 		if _, err := s.DB().Do(ctx, "begin to take jobs out of "+s.String(), "HSET", s.Keys().From, exportField, run); err != nil {
 			return nil, err
@@ -65,7 +65,7 @@ func NewExport(ctx context.Context, q *queue.Queue, run string) (*Export, error)
 }
 
 // Flights counts the ids in flight.
-func Flights(ctx context.Context, q *queue.Queue) (n int64, err error) {
+func Flights(ctx context.Context, q *protocol.Queue) (n int64, err error) {
 	for _, s := range q.All() {
 		reply, err := s.DB().Do(ctx, "count ids in flight of "+s.String(), "LLEN", s.Keys().Flight)
 		if err != nil {
@@ -78,7 +78,7 @@ func Flights(ctx context.Context, q *queue.Queue) (n int64, err error) {
 
 // Each calls fn with all waiting jobs, or all buried jobs, in batches. A job that exists all the
 // time is seen at least once.
-func Each(ctx context.Context, q *queue.Queue, morgue bool, fn func([]Kept) error) error {
+func Each(ctx context.Context, q *protocol.Queue, morgue bool, fn func([]Kept) error) error {
 	for _, s := range q.All() {
 		hash := s.Keys().Jobs
 		if morgue {
@@ -115,7 +115,7 @@ func Each(ctx context.Context, q *queue.Queue, morgue bool, fn func([]Kept) erro
 }
 
 // readKept decodes a record, and reads the payloads of a crowded id.
-func readKept(ctx context.Context, s *queue.Shard, id, record string, morgue bool) (Kept, error) {
+func readKept(ctx context.Context, s *protocol.Shard, id, record string, morgue bool) (Kept, error) {
 	k := Kept{Entry: Entry{ID: id, Morgue: morgue}, record: record}
 	job, _, err := packed.Decode(id, record, nil)
 	if err != nil {
@@ -140,7 +140,7 @@ func readKept(ctx context.Context, s *queue.Shard, id, record string, morgue boo
 }
 
 // readSpilled reads the payloads of a crowded id; see lua/lib/spill.lua.
-func (k *Kept) readSpilled(ctx context.Context, s *queue.Shard) error {
+func (k *Kept) readSpilled(ctx context.Context, s *protocol.Shard) error {
 	prefix := map[bool]string{false: "w", true: "m"}[k.Morgue] + strconv.Itoa(len(k.ID)) + ":" + k.ID
 	for from := "[" + prefix + ":"; ; {
 		reply, err := s.DB().Do(ctx, "read payloads of "+s.String(), "ZRANGEBYLEX", s.Keys().Spill, from, "("+prefix+";", "LIMIT", 0, 100)
@@ -171,7 +171,7 @@ func (k *Kept) readSpilled(ctx context.Context, s *queue.Shard) error {
 // returns an outcome for each job that it reached.
 func (x *Export) Take(ctx context.Context, jobs []Kept) ([]Outcome, error) {
 	outcomes := make([]Outcome, len(jobs))
-	places := map[*queue.Shard][]int{}
+	places := map[*protocol.Shard][]int{}
 	for i := range jobs {
 		s := x.q.Of(jobs[i].ID)
 		places[s] = append(places[s], i)
@@ -232,7 +232,7 @@ func (x *Export) Has(ctx context.Context, id string, morgue bool) (bool, error) 
 
 // Settle forgets that these ids were taken out, because the other system has them.
 func (x *Export) Settle(ctx context.Context, jobs ...Kept) error {
-	fields := map[*queue.Shard]redisdb.Cmd{}
+	fields := map[*protocol.Shard]redisdb.Cmd{}
 	for i := range jobs {
 		s := x.q.Of(jobs[i].ID)
 		if fields[s] == nil {
@@ -251,7 +251,7 @@ func (x *Export) Settle(ctx context.Context, jobs ...Kept) error {
 // Seal ends a source. None of its entries is taken in any more, however late a frozen process sends
 // it. Entries that are in are answered as before ([Result].Before), and refused entries as
 // ErrBehind. An entry of a sealed source that was never sent is answered as if it were in.
-func Seal(ctx context.Context, q *queue.Queue, source string) error {
+func Seal(ctx context.Context, q *protocol.Queue, source string) error {
 	for _, s := range q.All() {
 		for cursor := "0"; ; {
 			reply, err := s.Run(ctx, s.DB().Scripts.Seal, fieldOf(source), cursor)

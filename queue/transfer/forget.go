@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq/internal/store/redisdb"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // ErrForgotten is the error of entries of a source that was forgotten ([Forget]).
@@ -25,7 +25,7 @@ const keepMark = 30 * 24 * time.Hour
 // dead, is refused (ErrForgotten) and does not run twice. The next Forget of any source removes
 // marks older than 30 days. So the name of a source must not be used again. A source may be
 // forgotten more than once.
-func Forget(ctx context.Context, q *queue.Queue, source string) error {
+func Forget(ctx context.Context, q *protocol.Queue, source string) error {
 	if err := checkSource(source); err != nil {
 		return err
 	}
@@ -42,7 +42,7 @@ func Forget(ctx context.Context, q *queue.Queue, source string) error {
 
 // forgetShard ends a source in a shard. The fields of its ids no longer change once the mark is
 // there.
-func forgetShard(ctx context.Context, s *queue.Shard, field string) error {
+func forgetShard(ctx context.Context, s *protocol.Shard, field string) error {
 	script := s.DB().Scripts.Import
 	for {
 		_, err := s.DB().Run(ctx, script, s.Keys().For(script), 0, 0, s.Keys().Wake, field, "forget")

@@ -15,7 +15,7 @@ import (
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/store/envelope"
 	"github.com/lowkiq/lowkiq/internal/store/redisdb"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // Sizes of script calls. Redis does nothing else while a script runs.
@@ -41,7 +41,7 @@ type part struct {
 
 // shardImport is the entries for a shard that are still to be sent, in order.
 type shardImport struct {
-	shard   *queue.Shard
+	shard   *protocol.Shard
 	entries []int  // indexes of entries that are not split yet
 	parts   []part // parts of the first entries, to be sent next
 	failed  bool   // no more parts are sent
@@ -49,8 +49,8 @@ type shardImport struct {
 
 // importRun is a call of Import.
 type importRun struct {
-	q       *queue.Queue
-	rules   queue.PushRules
+	q       *protocol.Queue
+	rules   protocol.PushRules
 	field   string
 	entries []Entry
 	results []Result
@@ -62,7 +62,7 @@ type importRun struct {
 // when the call before is answered. Each shard, and so each entry, belongs to one of two
 // goroutines.
 func (w *importRun) run(ctx context.Context) {
-	byShard := map[*queue.Shard]*shardImport{}
+	byShard := map[*protocol.Shard]*shardImport{}
 	var lines []*shardImport
 	var halves sync.WaitGroup
 	for i := range w.entries {
@@ -187,7 +187,7 @@ func (w *importRun) appendPart(args []any, p *part) []any {
 	for _, n := range [...]int64{entry.Number, int64(p.first), int64(len(p.payloads)), int64(p.total), int64(p.bytes), int64(max(-1, entry.RetryCount)), max(0, entry.timeOf())} {
 		what = strconv.AppendInt(append(what, ' '), n, 10)
 	}
-	args = append(args, entry.ID, what, queue.KeptError(entry.Error))
+	args = append(args, entry.ID, what, protocol.KeptError(entry.Error))
 	buf := make([]byte, 0, p.size+8*len(p.payloads))
 	for i := range p.payloads {
 		start := len(buf)
@@ -228,7 +228,7 @@ func (w *importRun) handleReply(ctx context.Context, l *shardImport, call *redis
 }
 
 // errUnanswered is the error of an entry until its last part is answered.
-var errUnanswered = fmt.Errorf("%w: no answer", queue.ErrUnsent)
+var errUnanswered = fmt.Errorf("%w: no answer", protocol.ErrUnsent)
 
 // handleCode handles the answer to a part.
 func (w *importRun) handleCode(p *part, code byte) {
@@ -252,15 +252,15 @@ func (w *importRun) handleCode(p *part, code byte) {
 	var err error
 	switch code {
 	case '2':
-		err = fmt.Errorf("%w: %d is the limit, the entry has %d", queue.ErrTooManyPayloads, w.rules.Payloads, p.total)
+		err = fmt.Errorf("%w: %d is the limit, the entry has %d", protocol.ErrTooManyPayloads, w.rules.Payloads, p.total)
 	case '3':
-		err = fmt.Errorf("%w: %d is the limit, the entry has %d", queue.ErrTooManyBytes, w.rules.IDPayload, p.bytes)
+		err = fmt.Errorf("%w: %d is the limit, the entry has %d", protocol.ErrTooManyBytes, w.rules.IDPayload, p.bytes)
 	case '4':
-		err = fmt.Errorf("the job in the queue: %w; check --repair moves it aside", queue.ErrDamaged)
+		err = fmt.Errorf("the job in the queue: %w; check --repair moves it aside", protocol.ErrDamaged)
 	case '5':
 		err = ErrBehind
 	default:
-		result.Err = fmt.Errorf("entry %d, job %q: part %d: %w: import answered %q", entry.Number, entry.ID, p.first, queue.ErrUnsent, code)
+		result.Err = fmt.Errorf("entry %d, job %q: part %d: %w: import answered %q", entry.Number, entry.ID, p.first, protocol.ErrUnsent, code)
 		return
 	}
 	w.refuseEntry(p.entry, fmt.Errorf("job %q: %w", entry.ID, err))
@@ -277,10 +277,10 @@ func (w *importRun) failRest(l *shardImport, cause error) {
 		cause = fmt.Errorf("source %s: %w", strings.TrimPrefix(w.field, fieldOf("")), ErrForgotten)
 	}
 	unknown := fmt.Errorf("%w: it is unknown whether the entry was taken in; sending it again is safe", cause)
-	if !errors.Is(cause, context.Canceled) && !queue.Unreachable(cause) {
+	if !errors.Is(cause, context.Canceled) && !protocol.Unreachable(cause) {
 		unknown = cause
 	}
-	unsent := fmt.Errorf("%w: %w", queue.ErrUnsent, cause)
+	unsent := fmt.Errorf("%w: %w", protocol.ErrUnsent, cause)
 	for k := range l.parts {
 		if p := &l.parts[k]; p.kind != "r" {
 			w.results[p.entry] = Result{Err: unknown}

@@ -20,7 +20,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/store/envelope"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // Entry is what a source keeps for an id: its waiting job, or its buried payloads.
@@ -105,13 +105,13 @@ const maxSource = 200
 //
 // If a master has replicas, Import waits a moment until one of them has the imported entries,
 // because the caller deletes them then.
-func Import(ctx context.Context, q *queue.Queue, source string, entries ...Entry) ([]Result, error) {
+func Import(ctx context.Context, q *protocol.Queue, source string, entries ...Entry) ([]Result, error) {
 	return ImportInParts(ctx, q, partPayloads, source, entries...)
 }
 
 // ImportInParts is [Import] with at most this many payloads in a part. With it tests reach many
 // parts with few payloads.
-func ImportInParts(ctx context.Context, q *queue.Queue, most int, source string, entries ...Entry) ([]Result, error) {
+func ImportInParts(ctx context.Context, q *protocol.Queue, most int, source string, entries ...Entry) ([]Result, error) {
 	if err := checkSource(source); err != nil {
 		return nil, err
 	}
@@ -142,7 +142,7 @@ func ImportInParts(ctx context.Context, q *queue.Queue, most int, source string,
 
 // redisNow returns Redis's clock (us), which tells due times in the past. It is 0 if no
 // entry has a due time or Redis does not answer.
-func redisNow(ctx context.Context, q *queue.Queue, entries []Entry) int64 {
+func redisNow(ctx context.Context, q *protocol.Queue, entries []Entry) int64 {
 	if !slices.ContainsFunc(entries, func(e Entry) bool { return e.Due > 0 }) {
 		return 0
 	}
@@ -163,7 +163,7 @@ func (e *Entry) timeOf() int64 {
 
 // Check returns the error of an entry that Import refuses before it asks Redis, whatever the queue
 // contains.
-func Check(entry *Entry, rules *queue.PushRules) error {
+func Check(entry *Entry, rules *protocol.PushRules) error {
 	if err := envelope.CheckID(entry.ID); err != nil {
 		return err
 	}
@@ -172,16 +172,16 @@ func Check(entry *Entry, rules *queue.PushRules) error {
 	case err != nil:
 		return err
 	case len(stored) > rules.Payloads:
-		return fmt.Errorf("job %q: %w: %d is the limit, the entry has %d", entry.ID, queue.ErrTooManyPayloads, rules.Payloads, len(stored))
+		return fmt.Errorf("job %q: %w: %d is the limit, the entry has %d", entry.ID, protocol.ErrTooManyPayloads, rules.Payloads, len(stored))
 	case size > rules.IDPayload:
-		return fmt.Errorf("job %q: %w: %d is the limit, the entry has %d", entry.ID, queue.ErrTooManyBytes, rules.IDPayload, size)
+		return fmt.Errorf("job %q: %w: %d is the limit, the entry has %d", entry.ID, protocol.ErrTooManyBytes, rules.IDPayload, size)
 	}
 	return nil
 }
 
 // prepareEntry returns an entry's payloads as they are stored, lowest score first, without
 // duplicates, or the error of a refused entry.
-func prepareEntry(entry *Entry, rules *queue.PushRules) (stored []Payload, size int, err error) {
+func prepareEntry(entry *Entry, rules *protocol.PushRules) (stored []Payload, size int, err error) {
 	switch {
 	case entry.Err != nil:
 		return nil, 0, fmt.Errorf("job %q: %w", entry.ID, entry.Err)

@@ -2,8 +2,8 @@ package main
 
 // Arguments of "go test". A single Redis server suffices for the promises that Redis keeps.
 var (
-	single  = []string{"./queue", "-run", "TestSingle|TestPushInParts|TestLostReplies"}
-	shared  = []string{"./queue", "-run", "TestShared|TestPopsShare|TestLostSharedPop"}
+	single  = []string{"./queue/protocol", "-run", "TestSingle|TestPushInParts|TestLostReplies"}
+	shared  = []string{"./queue/protocol", "-run", "TestShared|TestPopsShare|TestLostSharedPop"}
 	keeper  = []string{"./node/internal/lease"}
 	runner  = []string{"./node/internal/runner"}
 	owner   = []string{"./node/internal/claims"}
@@ -190,7 +190,7 @@ var mutations = []mutation{
 	},
 	{
 		name: "expired lease is revived", promise: "I1",
-		file: "lua/lease.lua", test: []string{"./queue", "-run", "TestOutOfMemory|TestSingle"},
+		file: "lua/lease.lua", test: []string{"./queue/protocol", "-run", "TestOutOfMemory|TestSingle"},
 		old: "if redis.call('PEXPIRE', KEY.lease, ARGV[2]) == 0 then return 0 end\n",
 		new: "",
 	},

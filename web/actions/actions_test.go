@@ -13,6 +13,7 @@ import (
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/queue/changes"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/recurring"
 	"github.com/lowkiq/lowkiq/queue/rules"
 	"github.com/lowkiq/lowkiq/status"
@@ -53,7 +54,7 @@ func (n *fakeNode) MayBegin(context.Context, string) ([]string, error) { return 
 
 func (n *fakeNode) Handled(context.Context) (status.Handled, error) { return status.Handled{}, nil }
 
-func (n *fakeNode) Cancel(context.Context, *queue.Queue, string, queue.Cancellation) error {
+func (n *fakeNode) Cancel(context.Context, *protocol.Queue, string, protocol.Cancellation) error {
 	return nil
 }
 
@@ -69,17 +70,18 @@ func (n *fakeNode) DrainProgress(context.Context, string) (status.DrainProgress,
 // TestEveryActionIsInTheListOfChanges: whatever is done is a line under the name of its action, with who did it, and on what.
 func TestEveryActionIsInTheListOfChanges(t *testing.T) {
 	t.Parallel()
-	client, err := queue.Open(queue.Config{Redis: redistest.Start(t).URL(), Cluster: "actions", Timeout: time.Minute})
+	producer, err := queue.Open(queue.Config{Redis: redistest.Start(t).URL(), Cluster: "actions", Timeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer client.Close()
+	defer producer.Close()
+	client := producer.Protocol()
 	ctx, who := t.Context(), changes.Who{Role: "admin", Name: "ann", Address: "10.0.0.1:5"}
 	q, err := client.Register(ctx, lowkiq.Queue{Name: "orders", Shards: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
-	node := &fakeNode{client: client}
+	node := &fakeNode{client: producer}
 	o := New(node, node, slog.New(slog.DiscardHandler))
 	last := func(what, want string) {
 		t.Helper()
@@ -143,7 +145,7 @@ func TestEveryActionIsInTheListOfChanges(t *testing.T) {
 		case "track", "untrack":
 			_, err = o.Track(ctx, who, "orders", "a", c.name == "untrack", "")
 		case "cancel":
-			err = o.Cancel(ctx, who, q, "a", queue.ThenBury, "")
+			err = o.Cancel(ctx, who, q, "a", protocol.ThenBury, "")
 		case "delete queue":
 			_, err = o.DeleteQueue(ctx, who, "orders", true, false)
 		default:

@@ -11,6 +11,7 @@ import (
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/queue/changes"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/recurring"
 	"github.com/lowkiq/lowkiq/queue/remove"
 	"github.com/lowkiq/lowkiq/queue/rules"
@@ -28,14 +29,14 @@ type Node interface {
 // Operator performs actions for people. It is safe for concurrent use.
 type Operator struct {
 	node    Node
-	client  *queue.Client
+	client  *protocol.Client
 	cluster status.Cluster
 	log     *slog.Logger
 }
 
 // New returns the operator of a node.
 func New(node Node, cluster status.Cluster, log *slog.Logger) *Operator {
-	return &Operator{node, node.Client(), cluster, log}
+	return &Operator{node, node.Client().Protocol(), cluster, log}
 }
 
 // FieldError is the error of a wrong argument.
@@ -50,10 +51,10 @@ func badField(field, format string, args ...any) error {
 // Request asks for an action of the table.
 type Request struct {
 	*Action
-	By     changes.Who  // the sender; the operator adds its node
-	Queue  *queue.Queue // of actions on a queue or its jobs
-	Target string       // the name of the node or the recurring entry
-	IDs    []string     // the jobs; nil for all that Query finds
+	By     changes.Who     // the sender; the operator adds its node
+	Queue  *protocol.Queue // of actions on a queue or its jobs
+	Target string          // the name of the node or the recurring entry
+	IDs    []string        // the jobs; nil for all that Query finds
 	Query  browse.Query
 	// Described says which jobs Query means, in the words of the sender, for the list of changes.
 	Described json.RawMessage
@@ -63,13 +64,13 @@ type Request struct {
 
 // Result says how an action went. After an error it says how far it came.
 type Result struct {
-	browse.Step                 // of an action on jobs
-	MayBegin    []string        // instances that have not noticed a pause in time
-	Instance    string          // that was asked to drain or to own shards again
-	Noticed     bool            // the lease of that instance says so
-	Shards      int             // that it owns, by its lease
-	Entry       recurring.Entry // as it is after the action, unless that removes it
-	Pushed      *queue.Result   // of a run of an entry; its error is that of the push
+	browse.Step                  // of an action on jobs
+	MayBegin    []string         // instances that have not noticed a pause in time
+	Instance    string           // that was asked to drain or to own shards again
+	Noticed     bool             // the lease of that instance says so
+	Shards      int              // that it owns, by its lease
+	Entry       recurring.Entry  // as it is after the action, unless that removes it
+	Pushed      *protocol.Result // of a run of an entry; its error is that of the push
 }
 
 // Do performs an action.
@@ -264,17 +265,17 @@ func (o *Operator) runEntry(ctx context.Context, r *Request, res *Result) (err e
 }
 
 // Cancel ends the run of an id. If the id is to be held then, the hold is in force when Cancel returns.
-func (o *Operator) Cancel(ctx context.Context, by changes.Who, q *queue.Queue, id string, then queue.Then, why string) error {
+func (o *Operator) Cancel(ctx context.Context, by changes.Who, q *protocol.Queue, id string, then protocol.Then, why string) error {
 	by = o.withNode(by)
 	undo, err := o.prepareCancel(ctx, by, q, id, then, why)
 	if err != nil {
 		return err
 	}
-	if err := o.cluster.Cancel(ctx, q, id, queue.Cancellation{Then: then, By: by.String(), Why: why}); err != nil {
+	if err := o.cluster.Cancel(ctx, q, id, protocol.Cancellation{Then: then, By: by.String(), Why: why}); err != nil {
 		return errors.Join(err, undo())
 	}
 	line := changes.Line{Who: by, Action: Cancel.Name, Queue: q.Name, IDs: []string{id}, Why: why}
-	line.New, _ = json.Marshal(map[string]queue.Then{"then": then}) // plain strings always marshal
+	line.New, _ = json.Marshal(map[string]protocol.Then{"then": then}) // plain strings always marshal
 	o.record(ctx, line)
 	return nil
 }

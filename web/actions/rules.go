@@ -11,9 +11,9 @@ import (
 	"unicode/utf8"
 
 	"github.com/lowkiq/lowkiq/internal/text/bounds"
-	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/queue/changes"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/rules"
 	"github.com/lowkiq/lowkiq/status"
 )
@@ -113,7 +113,7 @@ type HoldChanged struct {
 // Hold holds ids of a queue, or undoes that. To undo a hold that does not exist changes nothing. The answer names the hold that then
 // covers the ids. After an undo that may be the hold of a prefix. To undo the hold of a group also ends the time for which a handler
 // holds it back.
-func (o *Operator) Hold(ctx context.Context, by changes.Who, q *queue.Queue, want HoldChange) (HoldChanged, error) {
+func (o *Operator) Hold(ctx context.Context, by changes.Who, q *protocol.Queue, want HoldChange) (HoldChanged, error) {
 	set, hold, was, err := o.changeHold(ctx, by, q.Name, want)
 	if err != nil {
 		return HoldChanged{}, err
@@ -226,15 +226,15 @@ func (c *HoldChange) lasts() (time.Duration, error) {
 const maxCancelWhy = 1024
 
 // prepareCancel checks the request to end a run, and holds the id if the run is to end so. undo is for a run that could not be ended.
-func (o *Operator) prepareCancel(ctx context.Context, by changes.Who, q *queue.Queue, id string, then queue.Then, why string) (undo func() error, err error) {
+func (o *Operator) prepareCancel(ctx context.Context, by changes.Who, q *protocol.Queue, id string, then protocol.Then, why string) (undo func() error, err error) {
 	switch {
-	case !slices.Contains(queue.Thens(), then):
+	case !slices.Contains(protocol.Thens(), then):
 		return nil, badField("then", "got %.40q, must be retry, hold, bury or delete", then)
-	case then == queue.ThenHold && !utf8.ValidString(id):
+	case then == protocol.ThenHold && !utf8.ValidString(id):
 		return nil, badField("id", "%.60q is not UTF-8, and cannot be held", id)
 	case len(why) > maxCancelWhy:
 		return nil, badField("why", "it has %d bytes, at most %d are allowed", len(why), maxCancelWhy)
-	case then == queue.ThenHold:
+	case then == protocol.ThenHold:
 		return o.holdRun(ctx, by, q, id, why)
 	}
 	return func() error { return nil }, nil
@@ -242,7 +242,7 @@ func (o *Operator) prepareCancel(ctx context.Context, by changes.Who, q *queue.Q
 
 // holdRun holds an id that runs, before its run is ended. A hold that came later could come too late, as a new run may have begun by
 // then. After undo the id is held as it was before, unless somebody has changed that meanwhile.
-func (o *Operator) holdRun(ctx context.Context, by changes.Who, q *queue.Queue, id, why string) (undo func() error, err error) {
+func (o *Operator) holdRun(ctx context.Context, by changes.Who, q *protocol.Queue, id, why string) (undo func() error, err error) {
 	job, found, err := browse.Of(q).Where(ctx, id)
 	if err == nil && (!found || job.State != browse.StateInFlight) {
 		err = fmt.Errorf("%q: %w", id, status.ErrNotRunning)

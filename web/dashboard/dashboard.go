@@ -8,8 +8,8 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/events"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/web"
 	"github.com/lowkiq/lowkiq/web/actions"
 )
@@ -18,7 +18,7 @@ import (
 type Dashboard struct {
 	node     web.Node
 	operator *actions.Operator
-	client   *queue.Client
+	client   *protocol.Client
 	cfg      web.Config
 	source   redisSource
 	sampler  *sampler
@@ -40,7 +40,7 @@ func newDashboard(n web.Node, cfg web.Config) (*Dashboard, error) {
 		return nil, err
 	}
 	d := &Dashboard{
-		node: n, operator: actions.New(n, cfg.Cluster, cfg.Log), client: n.Client(), cfg: cfg, source: redisSource{cfg.Cluster, n.Client()}, pages: pages, streams: make(chan struct{}, maxStreams),
+		node: n, operator: actions.New(n, cfg.Cluster, cfg.Log), client: n.Client().Protocol(), cfg: cfg, source: redisSource{cfg.Cluster, n.Client().Protocol()}, pages: pages, streams: make(chan struct{}, maxStreams),
 		hub:    events.NewHub(maxStreams, n.Client().Events),
 		assets: assetsVersion(), mux: http.NewServeMux(), answerTimeout: answerTime,
 	}

@@ -7,7 +7,7 @@
 // Figures come from a snapshot, which all pages and streams share (sampler.go, snapshot.go). [Dashboard.Run]
 // reads it, in a single goroutine and in sweeps through all shards. A sweep begins every 2 s while pages are
 // watched, and every 15 s otherwise. Its steps take at most a tenth of Redis's time, however many shards there
-// are. No stream asks Redis for anything. Lists and jobs are read per request, in bounded steps of package queue.
+// are. No stream asks Redis for anything. Lists and jobs are read per request, in bounded steps of package queue/protocol.
 //
 // The buttons come from the table of package actions. Every button goes the same way (request.go). Its
 // form leads to a question with current counts, and the form of the question performs the action. A

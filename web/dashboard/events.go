@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/events"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/web"
 	"github.com/lowkiq/lowkiq/web/auth"
 )
@@ -59,7 +59,7 @@ func (d *Dashboard) liveOf(u *url.URL) (livePage, bool) {
 		}
 	}
 	name, ok := strings.CutPrefix(u.Path, "/queues/")
-	if !ok || queue.CheckName("queue", name) != nil {
+	if !ok || protocol.CheckName("queue", name) != nil {
 		return livePage{}, false
 	}
 	return livePage{regions: []string{"figures", "shards"}, focus: name, view: d.queueView, ticker: true}, true

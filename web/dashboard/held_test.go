@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // Held jobs are among the figures of all queues; while there are none nothing is said of them. A held job's page leads to the holds.
@@ -19,11 +19,11 @@ func TestHeldJobsAreCounted(t *testing.T) {
 	if page := w.get("/").Body.String(); strings.Contains(page, ">Held<") {
 		t.Error("the overview speaks of held jobs, of which there are none")
 	}
-	claim, err := w.orders.Shard(0).Claim(t.Context(), "n1/01J.1", queue.Fresh, queue.Owner{})
+	claim, err := w.orders.Shard(0).Claim(t.Context(), "n1/01J.1", protocol.Fresh, protocol.Owner{})
 	must(t, err)
-	popped, err := claim.Pop(t.Context(), queue.PopRequest{IDs: 1, Bytes: 1 << 20})
+	popped, err := claim.Pop(t.Context(), protocol.PopRequest{IDs: 1, Bytes: 1 << 20})
 	must(t, err)
-	_, err = claim.Nack(t.Context(), queue.Nack{Flight: popped.Flight, ID: popped.Jobs[0].ID, Kind: queue.Hold})
+	_, err = claim.Nack(t.Context(), protocol.Nack{Flight: popped.Flight, ID: popped.Jobs[0].ID, Kind: protocol.Hold})
 	must(t, err)
 	w.settle("orders")
 	expect(t, w.get("/"), 200, `<dt>Held</dt><dd>1</dd>`, `<th scope="col">Held</th>`, `<td data-name="held"><a href="./queues/orders/jobs?state=held" class="warn">1</a></td>`, `<td data-name="scheduled" class="zero">`)

@@ -17,9 +17,9 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/text/truncate"
-	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/queue/changes"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/rules"
 	"github.com/lowkiq/lowkiq/status"
 	"github.com/lowkiq/lowkiq/web"
@@ -41,10 +41,10 @@ type jobBody struct {
 	Runs      []runLine
 	Older     bool // the journal may have older runs
 	Changes   []changeLine
-	Tracked   bool         // every run is kept
-	Held      bool         // by a hold of the id itself
-	MayCancel bool         // a handler may have it
-	Thens     []queue.Then // possible ends of a cancelled run
+	Tracked   bool            // every run is kept
+	Held      bool            // by a hold of the id itself
+	MayCancel bool            // a handler may have it
+	Thens     []protocol.Then // possible ends of a cancelled run
 	MayTrack  bool
 	Actions   []*actions.Action
 	API       string
@@ -136,7 +136,7 @@ func (d *Dashboard) jobPage(r *http.Request) (view, error) {
 	if b.Now, err = d.client.Time(r.Context()); err != nil {
 		return view{}, err
 	}
-	b.MayCancel, b.Thens = auth.MayChange(r) && b.Found && b.Job.State == browse.StateInFlight, queue.Thens()
+	b.MayCancel, b.Thens = auth.MayChange(r) && b.Found && b.Job.State == browse.StateInFlight, protocol.Thens()
 	b.fillPayloads(auth.MayChange(r))
 	v := view{Page: "job", Title: showID(id) + " of " + q.Name, Nav: "/", Queue: q.Name, Again: b.Found, Body: b}
 	if !b.Found && len(b.Runs) == 0 {

@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq/internal/text/truncate"
-	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/web"
 	"github.com/lowkiq/lowkiq/web/actions"
 	"github.com/lowkiq/lowkiq/web/auth"
@@ -97,8 +97,8 @@ type listRow struct {
 }
 
 // addHolders adds to each row of a job in flight the node that has it, which is the owner of its shard.
-func (d *Dashboard) addHolders(ctx context.Context, q *queue.Queue, rows []listRow) error {
-	var shards []*queue.Shard
+func (d *Dashboard) addHolders(ctx context.Context, q *protocol.Queue, rows []listRow) error {
+	var shards []*protocol.Shard
 	for _, row := range rows {
 		if s := q.Shard(row.Shard); !slices.Contains(shards, s) {
 			shards = append(shards, s)
@@ -149,9 +149,9 @@ func (d *Dashboard) listPage(kind listKind) func(*http.Request) (view, error) {
 }
 
 // queueOfPath returns the queue that the path names.
-func (d *Dashboard) queueOfPath(r *http.Request) (*queue.Queue, error) {
+func (d *Dashboard) queueOfPath(r *http.Request) (*protocol.Queue, error) {
 	name := r.PathValue("q")
-	if err := queue.CheckName("queue", name); err != nil {
+	if err := protocol.CheckName("queue", name); err != nil {
 		return nil, web.NewProblem(http.StatusNotFound, "There is no such queue: %v.", err)
 	}
 	return d.client.Queue(r.Context(), name)

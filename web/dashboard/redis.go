@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // redisBody is the page about Redis.
@@ -43,7 +43,7 @@ func (d *Dashboard) redisPage(r *http.Request) (view, error) {
 
 // serverOf returns the facts about a server. The class bad marks what an operator must mend. The class warn marks what an
 // operator should look at.
-func serverOf(info queue.Server) serverView {
+func serverOf(info protocol.Server) serverView {
 	f := info.Fields
 	return serverView{Address: info.Address, Groups: []factGroup{
 		{"Server", knownFacts(fact{"Version", f["redis_version"], ""}, fact{"Mode", f["redis_mode"], ""}, fact{"Role", f["role"], ""},

@@ -12,9 +12,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/queue/changes"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/status"
 	"github.com/lowkiq/lowkiq/web"
 	"github.com/lowkiq/lowkiq/web/actions"
@@ -69,7 +69,7 @@ type request struct {
 	Cursor string // where an action on all jobs goes on
 	SoFar  int    // jobs changed by the steps before
 
-	queue *queue.Queue
+	queue *protocol.Queue
 }
 
 // OnJobs reports whether the action changes jobs.
@@ -117,11 +117,11 @@ func (d *Dashboard) readRequest(w http.ResponseWriter, r *http.Request) (q reque
 	}
 	switch q.On {
 	case actions.OnNode:
-		err = queue.CheckName("node", q.Node)
+		err = protocol.CheckName("node", q.Node)
 	case actions.OnEntry:
-		err = queue.CheckName("entry", q.Entry)
+		err = protocol.CheckName("entry", q.Entry)
 	default:
-		if err = queue.CheckName("queue", q.Queue); err == nil {
+		if err = protocol.CheckName("queue", q.Queue); err == nil {
 			q.queue, err = d.client.Queue(r.Context(), q.Queue)
 			return q, err
 		}

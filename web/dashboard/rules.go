@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq/internal/text/valuetext"
-	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/queue/changes"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/rules"
 	"github.com/lowkiq/lowkiq/web"
 	"github.com/lowkiq/lowkiq/web/actions"
@@ -140,7 +140,7 @@ func (d *Dashboard) rulesPage(r *http.Request) (view, error) {
 
 // rulesView makes the page of a queue's rules. asked is the form as the person has filled it in. trouble is the reason
 // why the form was refused, "" for a new form.
-func (d *Dashboard) rulesView(r *http.Request, q *queue.Queue, asked ruleForm, trouble string) (view, error) {
+func (d *Dashboard) rulesView(r *http.Request, q *protocol.Queue, asked ruleForm, trouble string) (view, error) {
 	now, err := web.RulesOf(r.Context(), d.node, q.Name)
 	if err != nil {
 		return view{}, err
@@ -208,14 +208,14 @@ func (d *Dashboard) changeRules(w http.ResponseWriter, r *http.Request) {
 }
 
 // refusedRules returns the page again, with the refused form and the reason.
-func (d *Dashboard) refusedRules(r *http.Request, q *queue.Queue, asked ruleForm, why error) (view, error) {
+func (d *Dashboard) refusedRules(r *http.Request, q *protocol.Queue, asked ruleForm, why error) (view, error) {
 	v, err := d.rulesView(r, q, asked, web.ProblemOf(why).Detail)
 	v.Status = web.ProblemOf(why).Status
 	return v, err
 }
 
 // formOf reads a form that is about the queue of the path.
-func (d *Dashboard) formOf(w http.ResponseWriter, r *http.Request) (*queue.Queue, url.Values, error) {
+func (d *Dashboard) formOf(w http.ResponseWriter, r *http.Request) (*protocol.Queue, url.Values, error) {
 	q, err := d.queueOfPath(r)
 	if err != nil {
 		return nil, nil, err
@@ -251,7 +251,7 @@ func (d *Dashboard) changeHold(w http.ResponseWriter, r *http.Request) {
 
 // jobForm serves a form about an id, which acts at once and without a question. The browser goes back to the page of
 // the id.
-func (d *Dashboard) jobForm(submit func(ctx context.Context, by changes.Who, q *queue.Queue, id string, form url.Values) error) http.HandlerFunc {
+func (d *Dashboard) jobForm(submit func(ctx context.Context, by changes.Who, q *protocol.Queue, id string, form url.Values) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		d.handlePage(func(r *http.Request) (view, error) {
 			q, form, err := d.formOf(w, r)
@@ -267,11 +267,11 @@ func (d *Dashboard) jobForm(submit func(ctx context.Context, by changes.Who, q *
 	}
 }
 
-func (d *Dashboard) cancelRun(ctx context.Context, by changes.Who, q *queue.Queue, id string, form url.Values) error {
-	return d.operator.Cancel(ctx, by, q, id, cmp.Or(queue.Then(form.Get("then")), queue.ThenRetry), form.Get("why"))
+func (d *Dashboard) cancelRun(ctx context.Context, by changes.Who, q *protocol.Queue, id string, form url.Values) error {
+	return d.operator.Cancel(ctx, by, q, id, cmp.Or(protocol.Then(form.Get("then")), protocol.ThenRetry), form.Get("why"))
 }
 
-func (d *Dashboard) trackID(ctx context.Context, by changes.Who, q *queue.Queue, id string, form url.Values) error {
+func (d *Dashboard) trackID(ctx context.Context, by changes.Who, q *protocol.Queue, id string, form url.Values) error {
 	_, err := d.operator.Track(ctx, by, q.Name, id, form.Get("undo") != "", "")
 	return err
 }

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/timings"
 	"github.com/lowkiq/lowkiq/status"
 )
@@ -33,7 +33,7 @@ const (
 type source interface {
 	overview(ctx context.Context) (overview, error)
 	// stats reads at most chunkShards shards at once.
-	stats(ctx context.Context, shards []lowkiq.Shard) ([]queue.Stats, error)
+	stats(ctx context.Context, shards []lowkiq.Shard) ([]protocol.Stats, error)
 	timings(ctx context.Context) (map[string]timings.Minute, error)
 }
 
@@ -188,7 +188,7 @@ func (s *sampler) readAll(ctx context.Context) (work time.Duration, err error) {
 }
 
 // splitBatches splits the names of queues, in their order, into parts with about a chunk of shards each.
-func splitBatches(entries map[string]queue.RegistryEntry) (all [][]string) {
+func splitBatches(entries map[string]protocol.RegistryEntry) (all [][]string) {
 	shards := chunkShards
 	for _, name := range slices.Sorted(maps.Keys(entries)) {
 		if shards += entries[name].Shards; shards > chunkShards {
@@ -254,7 +254,7 @@ func (s *sampler) readQueues(ctx context.Context, top overview, names []string) 
 }
 
 // readShards reads all shards of queues in chunks. After each chunk it rests for rest times the time of the chunk.
-func readShards(ctx context.Context, src source, entries map[string]queue.RegistryEntry, names []string, rest time.Duration) (stats []queue.Stats, took time.Duration, err error) {
+func readShards(ctx context.Context, src source, entries map[string]protocol.RegistryEntry, names []string, rest time.Duration) (stats []protocol.Stats, took time.Duration, err error) {
 	var shards []lowkiq.Shard
 	for _, name := range names {
 		for i := range entries[name].Shards {
@@ -331,7 +331,7 @@ func (s *sampler) publish(failure error) *snapshot {
 // redisSource reads from the node and from Redis.
 type redisSource struct {
 	cluster status.Cluster
-	client  *queue.Client
+	client  *protocol.Client
 }
 
 func (r redisSource) overview(ctx context.Context) (o overview, err error) {
@@ -358,8 +358,8 @@ func (r redisSource) joinCluster(ctx context.Context, o *overview) (err error) {
 	return err
 }
 
-func (r redisSource) stats(ctx context.Context, shards []lowkiq.Shard) ([]queue.Stats, error) {
-	asked := make([]*queue.Shard, len(shards))
+func (r redisSource) stats(ctx context.Context, shards []lowkiq.Shard) ([]protocol.Stats, error) {
+	asked := make([]*protocol.Shard, len(shards))
 	for i, s := range shards {
 		q, err := r.client.Queue(ctx, s.Queue)
 		if err != nil {

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/timings"
 	"github.com/lowkiq/lowkiq/status"
 )
@@ -17,7 +17,7 @@ import (
 // fakeSource has queues of which each read takes a while.
 type fakeSource struct {
 	mu      sync.Mutex // guards what follows
-	entries map[string]queue.RegistryEntry
+	entries map[string]protocol.RegistryEntry
 	takes   time.Duration
 	err     error
 	reads   int
@@ -33,17 +33,17 @@ func (f *fakeSource) overview(context.Context) (overview, error) {
 
 func (f *fakeSource) timings(context.Context) (map[string]timings.Minute, error) { return nil, nil }
 
-func (f *fakeSource) stats(_ context.Context, shards []lowkiq.Shard) ([]queue.Stats, error) {
+func (f *fakeSource) stats(_ context.Context, shards []lowkiq.Shard) ([]protocol.Stats, error) {
 	f.mu.Lock()
 	f.reads++
 	f.busy += f.takes
 	err := f.err
-	all := make([]queue.Stats, len(shards))
+	all := make([]protocol.Stats, len(shards))
 	for i, s := range shards {
 		if s.Index == 0 {
 			f.done += 10
 		}
-		all[i] = queue.Stats{Jobs: queue.Counts{Ready: 1}, Processed: f.done, Now: time.Now()}
+		all[i] = protocol.Stats{Jobs: protocol.Counts{Ready: 1}, Processed: f.done, Now: time.Now()}
 	}
 	f.mu.Unlock()
 	time.Sleep(f.takes) // the bubble's clock
@@ -78,8 +78,8 @@ func inBubble(t *testing.T, src *fakeSource, story func(t *testing.T, s *sampler
 	})
 }
 
-func oneQueue(shards int) map[string]queue.RegistryEntry {
-	return map[string]queue.RegistryEntry{"orders": {Shards: shards, Layout: 1}}
+func oneQueue(shards int) map[string]protocol.RegistryEntry {
+	return map[string]protocol.RegistryEntry{"orders": {Shards: shards, Layout: 1}}
 }
 
 func TestSamplerReadsMoreWhileSomebodyLooks(t *testing.T) {
@@ -144,9 +144,9 @@ func TestSamplerRemembersAnHour(t *testing.T) {
 
 func TestSamplerLeavesRedisToTheJobs(t *testing.T) {
 	t.Parallel()
-	entries := map[string]queue.RegistryEntry{}
+	entries := map[string]protocol.RegistryEntry{}
 	for i := range 1000 {
-		entries["q"+string(rune('a'+i/100))+string(rune('a'+i/10%10))+string(rune('a'+i%10))] = queue.RegistryEntry{Shards: 50}
+		entries["q"+string(rune('a'+i/100))+string(rune('a'+i/10%10))+string(rune('a'+i%10))] = protocol.RegistryEntry{Shards: 50}
 	}
 	src := &fakeSource{entries: entries, takes: 6 * time.Millisecond}
 	inBubble(t, src, func(t *testing.T, s *sampler) {
@@ -226,7 +226,7 @@ func TestSamplerForgetsQueuesThatAreGone(t *testing.T) {
 	inBubble(t, src, func(t *testing.T, s *sampler) {
 		s.await(t.Context(), "", hasFigures)
 		src.mu.Lock()
-		src.entries = map[string]queue.RegistryEntry{"mail": {Shards: 2}}
+		src.entries = map[string]protocol.RegistryEntry{"mail": {Shards: 2}}
 		src.mu.Unlock()
 		time.Sleep(3 * interval)
 		now, _ := s.registerWatcher("")
@@ -244,7 +244,7 @@ func TestSamplerNeverGoesBackBehindAPage(t *testing.T) {
 		known := s.await(t.Context(), "", hasFigures)
 		time.Sleep(interval + interval/100 - time.Since(began)) // the second sweep is under way
 		page := *known.queue("orders")
-		page.Entry.Paused, page.At, page.Sum = true, time.Now(), queue.Stats{Jobs: queue.Counts{Ready: 7}}
+		page.Entry.Paused, page.At, page.Sum = true, time.Now(), protocol.Stats{Jobs: protocol.Counts{Ready: 7}}
 		s.learnFigures(&page)
 		now, change := s.registerWatcher("")
 		for sight := range 2 {

@@ -10,8 +10,8 @@ import (
 	"testing"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 func TestSearchOf(t *testing.T) {
@@ -188,7 +188,7 @@ func TestSearchBoxOfACodec(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	same := func(data []byte) ([]byte, error) { return data, nil }
-	must(t, w.client.SetRules("orders", queue.PushRules{Codec: queue.Codec{Name: "same", Encode: same, Decode: same}}))
+	must(t, w.client.SetRules("orders", protocol.PushRules{Codec: protocol.Codec{Name: "same", Encode: same, Decode: same}}))
 	w.fillQueueOnly()
 	w.push(lowkiq.Push{ID: "a", Header: map[string]string{"tag": "vip"}})
 	expect(t, w.get("/queues/orders/jobs?q=acme"), 200, `role="alert"`, "stored in codec &#34;same&#34;", `value="acme"`, `aria-invalid="true"`)

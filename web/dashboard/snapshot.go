@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/timings"
 	"github.com/lowkiq/lowkiq/status"
 )
@@ -17,7 +17,7 @@ type overview struct {
 	At      time.Time     // when reading it began; zero if it was not read yet
 	Status  status.Status // Queues is empty
 	Members []status.Member
-	Entries map[string]queue.RegistryEntry
+	Entries map[string]protocol.RegistryEntry
 	Owners  status.Owners
 	Handled status.Handled // nil if it is not known
 	Refuses string         // why Redis refuses leases
@@ -38,10 +38,10 @@ type snapshot struct {
 // figures are the figures of a queue. They never change.
 type figures struct {
 	Name      string
-	Entry     queue.RegistryEntry
+	Entry     protocol.RegistryEntry
 	Unhandled bool      // no living node handles the queue
 	At        time.Time // when reading them began, the entry first; zero if shards have not been read
-	Sum       queue.Stats
+	Sum       protocol.Stats
 	Shards    []shardFigures
 	Rate      rate
 	Past      []sample // of the last hour by minute, oldest first; nil if all rates were 0
@@ -51,7 +51,7 @@ type figures struct {
 
 // shardFigures are the figures of a shard.
 type shardFigures struct {
-	queue.Stats
+	protocol.Stats
 	Assigned string // the node that should own it
 	State    status.ShardState
 }
@@ -59,8 +59,8 @@ type shardFigures struct {
 // newFigures judges the shards of a queue, which were read after the overview.
 //
 // The figures have the time of the overview, the earlier of the two. So they never count as newer than they are.
-func (o overview) newFigures(name string, stats []queue.Stats) *figures {
-	f := &figures{Name: name, Entry: o.Entries[name], Unhandled: o.isUnhandled(name), At: o.At, Sum: queue.Sum(stats), Shards: make([]shardFigures, len(stats))}
+func (o overview) newFigures(name string, stats []protocol.Stats) *figures {
+	f := &figures{Name: name, Entry: o.Entries[name], Unhandled: o.isUnhandled(name), At: o.At, Sum: protocol.Sum(stats), Shards: make([]shardFigures, len(stats))}
 	f.Causes = o.findCauses(name, stats)
 	for i := range stats {
 		f.Shards[i].Stats = stats[i]
@@ -70,7 +70,7 @@ func (o overview) newFigures(name string, stats []queue.Stats) *figures {
 }
 
 // findCauses returns the causes that slow a queue down, nil if they are not known.
-func (o overview) findCauses(name string, stats []queue.Stats) []status.Cause {
+func (o overview) findCauses(name string, stats []protocol.Stats) []status.Cause {
 	if o.Handled == nil {
 		return nil
 	}
@@ -129,7 +129,7 @@ type rate struct{ Processed, Failed float64 }
 
 // rateOf returns the growth of counters between two readings, per second. Counters that fell belong to a Redis
 // that has lost its data, and give 0.
-func rateOf(before, now queue.Stats, between time.Duration) rate {
+func rateOf(before, now protocol.Stats, between time.Duration) rate {
 	return rate{
 		Processed: max(0, float64(now.Processed-before.Processed)) / between.Seconds(),
 		Failed:    max(0, float64(now.Failed-before.Failed)) / between.Seconds(),
@@ -209,7 +209,7 @@ func inOrder(byName map[string]*figures) []*figures {
 
 // totals has the figures of all queues together.
 type totals struct {
-	queue.Stats
+	protocol.Stats
 	Rate   rate
 	Queues int
 	Read   int       // queues whose figures are known
@@ -221,7 +221,7 @@ func (t totals) Complete() bool { return t.Read == t.Queues }
 
 func (s *snapshot) sumTotals() totals {
 	t := totals{Queues: len(s.Queues)}
-	stats := make([]queue.Stats, 0, len(s.Queues))
+	stats := make([]protocol.Stats, 0, len(s.Queues))
 	for _, f := range s.Queues {
 		if f.At.IsZero() {
 			continue
@@ -234,6 +234,6 @@ func (s *snapshot) sumTotals() totals {
 			t.Oldest = f.At
 		}
 	}
-	t.Stats = queue.Sum(stats)
+	t.Stats = protocol.Sum(stats)
 	return t
 }

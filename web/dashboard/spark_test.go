@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // A queue remembers the rates of an hour by minute, and an idle queue remembers nothing.
@@ -20,7 +20,7 @@ func TestSpark(t *testing.T) {
 		if reading > 400 {
 			failed += 15
 		}
-		now.Sum = queue.Stats{Processed: processed, Failed: failed}
+		now.Sum = protocol.Stats{Processed: processed, Failed: failed}
 		if reading > 0 {
 			now.Rate = now.rateSince(before)
 			now.remember(before)

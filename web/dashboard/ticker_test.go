@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq/internal/store/journal"
-	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/changes"
 	"github.com/lowkiq/lowkiq/queue/events"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/rules"
 	"github.com/lowkiq/lowkiq/web"
 )
@@ -78,7 +78,7 @@ func TestPermitsAreShown(t *testing.T) {
 	w := newWorld(t).fill()
 	_, err := w.client.Leases().Take(t.Context(), "n1/01J.1", []byte("{}"), []byte("{}"), time.Minute)
 	must(t, err)
-	_, err = w.client.Permits("orders").Ask(t.Context(), queue.PermitRequest{Instance: "n1/01J.1", Number: 1, Limit: 5, Wanted: 3})
+	_, err = w.client.Permits("orders").Ask(t.Context(), protocol.PermitRequest{Instance: "n1/01J.1", Number: 1, Limit: 5, Wanted: 3})
 	must(t, err)
 	expect(t, w.get("/queues/orders/rules"), 200, "Instances with permits", `<th scope="row">n1</th><td class="id break">n1/01J.1</td><td class="num" data-name="permits">3</td>`, "No limit is set any more")
 	if sent := w.post("/queues/orders/rules", "revision", "0", "rule", "limit", "value", "{rate: 10/s, concurrency: 5}"); sent.Code != 303 {
@@ -96,7 +96,7 @@ func TestGroupsAreShown(t *testing.T) {
 	}
 	_, err := w.client.Leases().Take(t.Context(), "n1/01J.1", []byte("{}"), []byte("{}"), time.Minute)
 	must(t, err)
-	ask := queue.GroupRequest{Instance: "n1/01J.1", Number: 1, Limit: rules.Limit{Concurrency: 2}, Groups: []queue.GroupWant{
+	ask := protocol.GroupRequest{Instance: "n1/01J.1", Number: 1, Limit: rules.Limit{Concurrency: 2}, Groups: []protocol.GroupWant{
 		{Group: "acme<b>:", New: 5, Spacing: time.Minute}, {Group: "held:", New: 1, Stop: time.Hour, Spacing: time.Minute},
 	}}
 	_, err = w.client.AskGroups(t.Context(), "orders", &ask)
@@ -105,7 +105,7 @@ func TestGroupsAreShown(t *testing.T) {
 		`<span class="id">held:</span>`, "in 59 m")
 	ask.Number, ask.Groups = 2, nil
 	for i := range groupsShown {
-		ask.Groups = append(ask.Groups, queue.GroupWant{Group: fmt.Sprint("g", i, ":"), New: 1})
+		ask.Groups = append(ask.Groups, protocol.GroupWant{Group: fmt.Sprint("g", i, ":"), New: 1})
 	}
 	_, err = w.client.AskGroups(t.Context(), "orders", &ask)
 	must(t, err)

@@ -19,6 +19,7 @@ import (
 	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/recurring"
 	"github.com/lowkiq/lowkiq/queue/rules"
 	"github.com/lowkiq/lowkiq/status"
@@ -27,12 +28,13 @@ import (
 
 // world is the pages of a node, with a cluster of its own in Redis.
 type world struct {
-	t      testing.TB
-	redis  *redistest.Server
-	client *queue.Client
-	pages  *Dashboard
-	orders *queue.Queue
-	drains atomic.Int64 // how often a drain was asked for
+	t        testing.TB
+	redis    *redistest.Server
+	producer *queue.Client
+	client   *protocol.Client
+	pages    *Dashboard
+	orders   *protocol.Queue
+	drains   atomic.Int64 // how often a drain was asked for
 }
 
 // hostile is an id that would break a page that does not escape it.
@@ -42,8 +44,9 @@ func newWorld(t testing.TB) *world {
 	t.Helper()
 	w := &world{t: t, redis: redistest.Start(t)}
 	var err error
-	w.client, err = queue.Open(queue.Config{Redis: w.redis.URL(), Cluster: "shop", Timeout: time.Minute})
+	w.producer, err = queue.Open(queue.Config{Redis: w.redis.URL(), Cluster: "shop", Timeout: time.Minute})
 	must(t, err)
+	w.client = w.producer.Protocol()
 	w.client.DB().Slow = nil // a script that a busy machine holds up for half a second would be rested for longer than a page may take
 	t.Cleanup(func() { must(t, w.client.Close()) })
 	w.pages, err = newDashboard(fakeNode{w: w}, web.Config{Cluster: fakeNode{w: w}, Version: "v1.2.3", Log: slog.New(slog.DiscardHandler)})
@@ -75,7 +78,7 @@ type fakeNode struct {
 // Attach leaves the pages to newWorld, which runs them.
 func (n fakeNode) Attach(func() (string, error), func(context.Context) error) error { return nil }
 
-func (n fakeNode) Client() *queue.Client { return n.w.client }
+func (n fakeNode) Client() *queue.Client { return n.w.producer }
 
 func (n fakeNode) Metrics() prometheus.Gatherer { return prometheus.NewRegistry() }
 
@@ -129,13 +132,13 @@ func (n fakeNode) Plan(_ context.Context, add, remove []string) ([]status.Move, 
 	return moves, nil
 }
 
-func (n fakeNode) Why(_ context.Context, _ *queue.Queue, id string) (status.Why, error) {
+func (n fakeNode) Why(_ context.Context, _ *protocol.Queue, id string) (status.Why, error) {
 	due := 12.5
 	return status.Why{State: "scheduled", Reason: "the reason of " + id, Due: &due}, nil
 }
 
 // Cancel knows of one id that runs.
-func (n fakeNode) Cancel(_ context.Context, _ *queue.Queue, id string, _ queue.Cancellation) error {
+func (n fakeNode) Cancel(_ context.Context, _ *protocol.Queue, id string, _ protocol.Cancellation) error {
 	if id == "w1" {
 		return nil
 	}
@@ -153,7 +156,7 @@ func (n fakeNode) DrainProgress(context.Context, string) (status.DrainProgress, 
 
 func (n fakeNode) RedisRefuses() string { return "" }
 
-func (n fakeNode) Here(string, lowkiq.Shard, string, *queue.Cancellation) (where queue.Whereabouts, ok bool) {
+func (n fakeNode) Here(string, lowkiq.Shard, string, *protocol.Cancellation) (where protocol.Whereabouts, ok bool) {
 	return where, false
 }
 
@@ -173,23 +176,23 @@ func (w *world) fill() *world {
 	mail, err := w.client.Register(ctx, lowkiq.Queue{Name: "mail", Shards: 5})
 	must(w.t, err)
 	for i, instance := range []string{"n1/01J.1", "n2/01K.1"} {
-		_, err = mail.Shard(i).Claim(ctx, instance, queue.Fresh, queue.Owner{})
+		_, err = mail.Shard(i).Claim(ctx, instance, protocol.Fresh, protocol.Owner{})
 		must(w.t, err)
 	}
 	w.push(job("f1"), job("f2"), job("b1"), job("d1"), job("d3"), job("w1"))
-	claim, err := w.orders.Shard(0).Claim(ctx, "n1/01J.1", queue.Fresh, queue.Owner{})
+	claim, err := w.orders.Shard(0).Claim(ctx, "n1/01J.1", protocol.Fresh, protocol.Owner{})
 	must(w.t, err)
-	popped, err := claim.Pop(ctx, queue.PopRequest{IDs: 6, Bytes: 1 << 20})
+	popped, err := claim.Pop(ctx, protocol.PopRequest{IDs: 6, Bytes: 1 << 20})
 	must(w.t, err)
-	must(w.t, claim.Note(ctx, queue.Note{Flight: popped.Flight, ID: "w1", Note: lowkiq.Note{Progress: .4, Log: "page <12>", State: []byte(`{"page":"<b>"}`)}}))
+	must(w.t, claim.Note(ctx, protocol.Note{Flight: popped.Flight, ID: "w1", Note: lowkiq.Note{Progress: .4, Log: "page <12>", State: []byte(`{"page":"<b>"}`)}}))
 	_, err = claim.Nack(ctx,
-		queue.Nack{Flight: popped.Flight, ID: "f1", Kind: queue.Retry, RetryCount: 3, Delay: time.Hour, Error: "no stock for 17\nsecond <line>"},
-		queue.Nack{Flight: popped.Flight, ID: "f2", Kind: queue.Retry, RetryCount: 0, Delay: 2 * time.Hour, Error: "no price"})
+		protocol.Nack{Flight: popped.Flight, ID: "f1", Kind: protocol.Retry, RetryCount: 3, Delay: time.Hour, Error: "no stock for 17\nsecond <line>"},
+		protocol.Nack{Flight: popped.Flight, ID: "f2", Kind: protocol.Retry, RetryCount: 0, Delay: 2 * time.Hour, Error: "no price"})
 	must(w.t, err)
 	_, err = claim.Bury(ctx,
-		queue.Burial{Flight: popped.Flight, ID: "b1", Policy: queue.Block, RetryCount: 25, Error: "stuck"},
-		queue.Burial{Flight: popped.Flight, ID: "d1", Policy: queue.Bury, RetryCount: 25, Error: "no <b>stock</b> for 18"},
-		queue.Burial{Flight: popped.Flight, ID: "d3", Policy: queue.Bury, RetryCount: 25, Error: "no <b>stock</b> for 19"})
+		protocol.Burial{Flight: popped.Flight, ID: "b1", Policy: protocol.Block, RetryCount: 25, Error: "stuck"},
+		protocol.Burial{Flight: popped.Flight, ID: "d1", Policy: protocol.Bury, RetryCount: 25, Error: "no <b>stock</b> for 18"},
+		protocol.Burial{Flight: popped.Flight, ID: "d3", Policy: protocol.Bury, RetryCount: 25, Error: "no <b>stock</b> for 19"})
 	must(w.t, err)
 	w.push(job("d2"))
 	_, err = browse.Of(w.orders).Bury(ctx, browse.Anywhere, "d2")

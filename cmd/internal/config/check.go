@@ -12,7 +12,7 @@ import (
 	"strings"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/recurring"
 )
 
@@ -28,9 +28,9 @@ func (cfg *Config) check() error {
 		key, value string
 		check      func(string) error
 	}{
-		{"cluster", cfg.Cluster, func(name string) error { return queue.CheckName("cluster", name) }},
+		{"cluster", cfg.Cluster, func(name string) error { return protocol.CheckName("cluster", name) }},
 		{"redis", cfg.Redis, checkRedis},
-		{"node.name", cfg.Node.Name, func(name string) error { return queue.CheckName("node", name) }},
+		{"node.name", cfg.Node.Name, func(name string) error { return protocol.CheckName("node", name) }},
 		{"node.http", cfg.Node.HTTP, checkAddress},
 		{"node.bind", cfg.Node.Bind, checkBind},
 		{"node.advertise", cfg.Node.Advertise, checkHost},
@@ -46,7 +46,7 @@ func (cfg *Config) check() error {
 	cfg.checkTLS(add)
 	for _, name := range slices.Sorted(maps.Keys(cfg.Queues)) {
 		key := "queues." + name
-		add(key, queue.CheckName("queue", name))
+		add(key, protocol.CheckName("queue", name))
 		cfg.checkHandler(key+".handler", cfg.Queues[name].Handler, add)
 		for _, wrong := range cfg.Queues[name].Contradictions() { // Set has checked each rule by itself
 			other := key + "." + wrong.Other
@@ -198,9 +198,9 @@ func (cfg *Config) ErrorAt(key string, err error) error {
 	return cfg.findOrigin(key).newError(key, "%v", err)
 }
 
-// checkRedis lets package queue check the address. It does not connect.
+// checkRedis lets package queue/protocol check the address. It does not connect.
 func checkRedis(address string) error {
-	client, err := queue.Open(queue.Config{Redis: address})
+	client, err := protocol.Open(protocol.Config{Redis: address})
 	if err != nil {
 		return err
 	}

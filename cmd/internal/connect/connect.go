@@ -22,7 +22,7 @@ import (
 	"github.com/lowkiq/lowkiq/cmd/internal/config"
 	"github.com/lowkiq/lowkiq/cmd/internal/exit"
 	"github.com/lowkiq/lowkiq/internal/network/certs"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // Flags name the configuration file and override it.
@@ -98,12 +98,12 @@ func RedisTLS(cfg *config.Config, log *slog.Logger) (*tls.Config, error) {
 }
 
 // OpenClient connects to the Redis of a configuration.
-func OpenClient(cfg *config.Config) (*queue.Client, error) {
+func OpenClient(cfg *config.Config) (*protocol.Client, error) {
 	trust, err := RedisTLS(cfg, nil)
 	if err != nil {
 		return nil, err
 	}
-	client, err := queue.Open(queue.Config{Redis: cfg.Redis, Cluster: cfg.Cluster, TLS: trust})
+	client, err := protocol.Open(protocol.Config{Redis: cfg.Redis, Cluster: cfg.Cluster, TLS: trust})
 	if err != nil {
 		return nil, exit.Fail(exit.Usage, "%w", err)
 	}
@@ -112,9 +112,9 @@ func OpenClient(cfg *config.Config) (*queue.Client, error) {
 
 // FindQueue finds a queue in the registry. It registers the queue if shards is not 0 or the configuration has its shard
 // count. It refuses a count that differs from the registered count.
-func FindQueue(ctx context.Context, client *queue.Client, cfg *config.Config, name string, shards int) (q *queue.Queue, err error) {
+func FindQueue(ctx context.Context, client *protocol.Client, cfg *config.Config, name string, shards int) (q *protocol.Queue, err error) {
 	if rules := cfg.Queues[name]; rules != nil {
-		if err := client.SetRules(name, queue.PushRules{Push: rules.Push}); err != nil {
+		if err := client.SetRules(name, protocol.PushRules{Push: rules.Push}); err != nil {
 			return nil, exit.Fail(exit.Usage, "%w", err)
 		}
 		if shards == 0 {
@@ -137,7 +137,7 @@ func withExitCode(err error) error {
 	switch {
 	case err == nil, errors.Is(err, context.Canceled):
 		return err
-	case queue.Transient(err):
+	case protocol.Transient(err):
 		return exit.WithCode(exit.Unreachable, err)
 	}
 	return exit.WithCode(exit.Usage, err)

@@ -14,7 +14,7 @@ import (
 
 	"github.com/lowkiq/lowkiq/cmd/internal/config"
 	"github.com/lowkiq/lowkiq/cmd/internal/terminal"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // The exit codes that scripts rely on. Go itself uses 2 for a program that panics or gets a SIGABRT.
@@ -75,7 +75,7 @@ func CodeOf(err error) int {
 		return Usage
 	case errors.Is(err, context.Canceled):
 		return Interrupted
-	case queue.Transient(err):
+	case protocol.Transient(err):
 		return Unreachable
 	}
 	return Failed

@@ -20,8 +20,8 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/process/procs"
-	"github.com/lowkiq/lowkiq/queue"
 	queuelease "github.com/lowkiq/lowkiq/queue/lease"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/rebalance"
 )
 
@@ -48,12 +48,12 @@ type Lease struct {
 	Unready map[string]string `json:"unready,omitempty"`
 	// Unlogged is the number of log lines that the process has dropped, 0 if it dropped none lately.
 	Unlogged int64 `json:"unlogged,omitempty"`
-	// Features are the forms beyond those of 0.1 that the process can read; see queue.Features.
+	// Features are the forms beyond those of 0.1 that the process can read; see protocol.Features.
 	Features []string `json:"features,omitempty"`
 	// Paused are the paused queues where the process begins nothing any more.
 	Paused []string `json:"paused,omitempty"`
 	// Waits says what lanes with a batch wait for, by queue.
-	Waits map[string][]queue.Wait `json:"waits,omitempty"`
+	Waits map[string][]protocol.Wait `json:"waits,omitempty"`
 	// Recurring are the names of the recurring jobs in the process's file.
 	Recurring []string `json:"recurring,omitempty"`
 	// Static says which shards a static process owns. It is nil for other processes.

@@ -21,7 +21,7 @@ import (
 
 	"github.com/lowkiq/lowkiq/internal/store/redisdb"
 	"github.com/lowkiq/lowkiq/lab/bench"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 const (
@@ -75,7 +75,7 @@ func main() {
 	switch {
 	case ctx.Err() != nil:
 		exitWith(exitInterrupted, errors.New("interrupted"))
-	case errors.Is(err, bench.ErrNoServer), queue.Unreachable(err):
+	case errors.Is(err, bench.ErrNoServer), protocol.Unreachable(err):
 		exitWith(exitUnreachable, err)
 	case err != nil:
 		exitWith(exitFailed, err)

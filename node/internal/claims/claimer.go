@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 const (
@@ -21,14 +21,14 @@ const (
 // claimer claims shards for the supervisor. Only the supervisor's goroutine uses it.
 type claimer[R Runner] struct {
 	c          *Claims[R]
-	firstTries map[lowkiq.Shard]time.Duration // Now() of the first attempt to claim a shard; deleted once claimed
-	subscribed map[lowkiq.Shard]*queue.Shard  // shards whose wake-ups Redis was asked for
+	firstTries map[lowkiq.Shard]time.Duration   // Now() of the first attempt to claim a shard; deleted once claimed
+	subscribed map[lowkiq.Shard]*protocol.Shard // shards whose wake-ups Redis was asked for
 	// ownedElsewhere counts the shards of the last round that live instances own.
 	ownedElsewhere int
 }
 
 func newClaimer[R Runner](c *Claims[R]) *claimer[R] {
-	return &claimer[R]{c: c, firstTries: map[lowkiq.Shard]time.Duration{}, subscribed: map[lowkiq.Shard]*queue.Shard{}}
+	return &claimer[R]{c: c, firstTries: map[lowkiq.Shard]time.Duration{}, subscribed: map[lowkiq.Shard]*protocol.Shard{}}
 }
 
 // claimFreed claims the shards that RetryFreed has named, if no instance owns them.
@@ -37,25 +37,25 @@ func (cl *claimer[R]) claimFreed(ctx context.Context, first lowkiq.Shard) (claim
 	for len(cl.c.freed) > 0 {
 		shards = append(shards, <-cl.c.freed)
 	}
-	var page []*queue.Shard
+	var page []*protocol.Shard
 	for _, s := range shards {
 		if shard := cl.c.p.Shard(s); shard != nil && cl.c.Get(s) == nil && cl.c.IsDesired(s) {
 			page = append(page, shard)
 		}
 	}
-	claimed, _ = cl.claimPage(ctx, page, func(owner queue.Owner) bool { return owner.Instance == "" })
+	claimed, _ = cl.claimPage(ctx, page, func(owner protocol.Owner) bool { return owner.Instance == "" })
 	return claimed
 }
 
 // claimShards tries to claim shards and returns how many it got. The desired shards may change in
 // the meantime, for example because the node is not alone any more.
-func (cl *claimer[R]) claimShards(ctx context.Context, shards []*queue.Shard) (claimed int) {
+func (cl *claimer[R]) claimShards(ctx context.Context, shards []*protocol.Shard) (claimed int) {
 	for page := range slices.Chunk(shards, pageSize) {
 		if ctx.Err() != nil || !cl.c.p.MayWork() {
 			break
 		}
-		page = slices.DeleteFunc(slices.Clone(page), func(s *queue.Shard) bool { return !cl.c.IsDesired(s.Shard) })
-		n, err := cl.claimPage(ctx, page, func(queue.Owner) bool { return true })
+		page = slices.DeleteFunc(slices.Clone(page), func(s *protocol.Shard) bool { return !cl.c.IsDesired(s.Shard) })
+		n, err := cl.claimPage(ctx, page, func(protocol.Owner) bool { return true })
 		claimed += n
 		if err != nil {
 			break
@@ -68,8 +68,8 @@ func (cl *claimer[R]) claimShards(ctx context.Context, shards []*queue.Shard) (c
 // subscribe asks Redis once for the wake-ups of each shard. When Redis confirms the subscription,
 // the runner of the shard looks for work. If the shard has no runner, the supervisor tries again to
 // claim it. So nothing is missed that happened before the subscription.
-func (cl *claimer[R]) subscribe(page []*queue.Shard) {
-	var fresh []*queue.Shard
+func (cl *claimer[R]) subscribe(page []*protocol.Shard) {
+	var fresh []*protocol.Shard
 	for _, s := range page {
 		if _, waits := cl.firstTries[s.Shard]; !waits {
 			cl.firstTries[s.Shard] = cl.c.p.Now()
@@ -89,7 +89,7 @@ func (cl *claimer[R]) subscribe(page []*queue.Shard) {
 
 // unsubscribeUnneeded ends the wake-ups of shards that are neither desired nor owned any more.
 func (cl *claimer[R]) unsubscribeUnneeded() {
-	var gone []*queue.Shard
+	var gone []*protocol.Shard
 	for _, s := range cl.subscribed {
 		if cl.c.IsDesired(s.Shard) || cl.c.Get(s.Shard) != nil {
 			continue
@@ -113,7 +113,7 @@ func (cl *claimer[R]) unsubscribeUnneeded() {
 
 // claimPage claims the shards of a page that have an eligible owner and that decideClaim allows.
 // It returns how many it got.
-func (cl *claimer[R]) claimPage(ctx context.Context, page []*queue.Shard, eligible func(queue.Owner) bool) (claimed int, err error) {
+func (cl *claimer[R]) claimPage(ctx context.Context, page []*protocol.Shard, eligible func(protocol.Owner) bool) (claimed int, err error) {
 	if len(page) == 0 {
 		return 0, nil
 	}
@@ -160,7 +160,7 @@ func (cl *claimer[R]) claimPage(ctx context.Context, page []*queue.Shard, eligib
 }
 
 // requestRelease asks the holder for the shard, because it may not know that it holds the shard.
-func (cl *claimer[R]) requestRelease(ctx context.Context, s *queue.Shard, owner queue.Owner, holder holderState) {
+func (cl *claimer[R]) requestRelease(ctx context.Context, s *protocol.Shard, owner protocol.Owner, holder holderState) {
 	if holder.leased {
 		cl.ownedElsewhere++
 	}
@@ -176,8 +176,8 @@ func (cl *claimer[R]) requestRelease(ctx context.Context, s *queue.Shard, owner 
 // shard was never owned, or Redis has lost data. This instance's own lease tells these apart. If the
 // lease is missing, too, Redis has lost data, and the shards may have owners that do not know it yet.
 // Then this instance ends. As the next instance it waits until those owners must know (I1).
-func (c *Claims[R]) mayTrustOwners(ctx context.Context, owners []queue.Owner) bool {
-	if !slices.ContainsFunc(owners, func(o queue.Owner) bool { return o.Fence == 0 }) {
+func (c *Claims[R]) mayTrustOwners(ctx context.Context, owners []protocol.Owner) bool {
+	if !slices.ContainsFunc(owners, func(o protocol.Owner) bool { return o.Fence == 0 }) {
 		return true
 	}
 	entry, err := c.p.Redis.Instance(ctx, c.p.Instance)
@@ -193,10 +193,10 @@ func (c *Claims[R]) mayTrustOwners(ctx context.Context, owners []queue.Owner) bo
 
 // claimShard starts a runner for a shard if Redis grants the claim, and returns nil otherwise. The request must outlive the
 // supervisor. If it were cancelled after Redis has executed it, this instance would own a shard that it does not know about.
-func (c *Claims[R]) claimShard(s *queue.Shard, owner queue.Owner, cause step) *Owned[R] {
-	claim, err := c.p.Redis.Claim(c.p.IO, s, c.p.Instance, queue.Cause(cause), owner)
+func (c *Claims[R]) claimShard(s *protocol.Shard, owner protocol.Owner, cause step) *Owned[R] {
+	claim, err := c.p.Redis.Claim(c.p.IO, s, c.p.Instance, protocol.Cause(cause), owner)
 	if err != nil {
-		if !errors.Is(err, queue.ErrHeld) {
+		if !errors.Is(err, protocol.ErrHeld) {
 			c.p.OpFailed("claim", s.Shard, err)
 		}
 		return nil

@@ -46,29 +46,29 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/process/identity"
-	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/lease"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // Redis has the requests that claims send. If a request that changes something returns an error,
 // Redis may or may not have executed it.
 type Redis interface {
-	Owners(context.Context, []*queue.Shard) ([]queue.Owner, error)
-	// Claim makes an instance the owner if the claim in Redis is still seen. Otherwise it returns queue.ErrHeld.
-	Claim(ctx context.Context, s *queue.Shard, instance string, cause queue.Cause, seen queue.Owner) (*queue.Claim, error)
-	Release(context.Context, *queue.Claim) error
+	Owners(context.Context, []*protocol.Shard) ([]protocol.Owner, error)
+	// Claim makes an instance the owner if the claim in Redis is still seen. Otherwise it returns protocol.ErrHeld.
+	Claim(ctx context.Context, s *protocol.Shard, instance string, cause protocol.Cause, seen protocol.Owner) (*protocol.Claim, error)
+	Release(context.Context, *protocol.Claim) error
 	// Adopt returns the claim that an instance has with this fence. It does not ask Redis.
-	Adopt(s *queue.Shard, instance string, fence int64) *queue.Claim
+	Adopt(s *protocol.Shard, instance string, fence int64) *protocol.Claim
 	// RequestRelease tells the owner that another instance waits for the shard.
-	RequestRelease(ctx context.Context, s *queue.Shard, owner queue.Owner) error
+	RequestRelease(ctx context.Context, s *protocol.Shard, owner protocol.Owner) error
 
 	Instance(ctx context.Context, name string) (lease.Instance, error)
 	Instances(context.Context) ([]lease.Instance, error)
 	EndLease(ctx context.Context, name string) error  // for an instance that is proven dead
 	DropLease(ctx context.Context, name string) error // does the same, and removes it from the index
 
-	Subscribe(context.Context, ...*queue.Shard) error // to the wake-ups of shards
-	Unsubscribe(context.Context, ...*queue.Shard) error
+	Subscribe(context.Context, ...*protocol.Shard) error // to the wake-ups of shards
+	Unsubscribe(context.Context, ...*protocol.Shard) error
 }
 
 // Runner works on a claimed shard. package runner implements it.
@@ -97,10 +97,10 @@ type Process[R Runner] struct {
 	MayWork      func() bool // reports whether the lease holds (I1)
 	LeaseMissing func()      // ends the instance, because Redis has lost its lease
 	Desired      func(was *Desired) *Desired
-	Shards       func() []*queue.Shard           // of all queues that are handled here
-	Shard        func(lowkiq.Shard) *queue.Shard // nil if its queue is not handled here
-	Placed       func() bool                     // reports whether the plan takes account of this node
-	Prunes       func() bool                     // reports whether this process reads all leases anyway
+	Shards       func() []*protocol.Shard           // of all queues that are handled here
+	Shard        func(lowkiq.Shard) *protocol.Shard // nil if its queue is not handled here
+	Placed       func() bool                        // reports whether the plan takes account of this node
+	Prunes       func() bool                        // reports whether this process reads all leases anyway
 
 	IsGone             func(identity.Process) bool  // reports whether a process is proven to exist no more
 	IsGoneWithChildren func(identity.Identity) bool // the same, for a process and all its child processes
@@ -109,18 +109,18 @@ type Process[R Runner] struct {
 	// goes on as a later instance. departed means that its process is dead or has left.
 	Gossip func(instance string) (succeeded, departed bool)
 
-	Start    func(*queue.Claim) R // makes a runner, which does nothing until Wake
+	Start    func(*protocol.Claim) R // makes a runner, which does nothing until Wake
 	OpFailed func(op string, shard any, err error)
 	Observer Observer
 }
 
 // Observer gets the events that metrics and the lease report.
 type Observer struct {
-	Claimed    func(claim *queue.Claim, unowned time.Duration) // unowned is the time since the first attempt
-	Removed    func(lowkiq.Shard)                              // the shard has no runner any more
-	HandedBack func(took time.Duration)                        // a shard that was not desired was given back
-	Fenced     func(op string)                                 // Redis refused an operation by the fence
-	AllOwned   func(bool)                                      // whether each desired shard has a runner here or a live owner elsewhere
+	Claimed    func(claim *protocol.Claim, unowned time.Duration) // unowned is the time since the first attempt
+	Removed    func(lowkiq.Shard)                                 // the shard has no runner any more
+	HandedBack func(took time.Duration)                           // a shard that was not desired was given back
+	Fenced     func(op string)                                    // Redis refused an operation by the fence
+	AllOwned   func(bool)                                         // whether each desired shard has a runner here or a live owner elsewhere
 }
 
 type state string
@@ -133,7 +133,7 @@ const (
 
 // Owned is a shard that has a runner.
 type Owned[R Runner] struct {
-	Claim  *queue.Claim
+	Claim  *protocol.Claim
 	Runner R
 	state  state // guarded by Claims.mu
 }

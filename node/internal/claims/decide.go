@@ -5,17 +5,17 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq/internal/process/identity"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // step is what the supervisor does about a shard that has no runner here.
 type step string
 
 const (
-	fresh step = step(queue.Fresh) // claim, because no instance owns it
-	self  step = step(queue.Self)  // claim, because the owner is an instance of this process
-	seize step = step(queue.Seize) // claim, because its owner is dead
-	wait  step = "wait"            // do not claim, because another instance may be working on it
+	fresh step = step(protocol.Fresh) // claim, because no instance owns it
+	self  step = step(protocol.Self)  // claim, because the owner is an instance of this process
+	seize step = step(protocol.Seize) // claim, because its owner is dead
+	wait  step = "wait"               // do not claim, because another instance may be working on it
 )
 
 // holderState is what this process knows about the instance that holds a claim.
@@ -78,7 +78,7 @@ type shardState struct {
 // differently. This process measures with its own clock, which no other clock can shift.
 //
 // Whatever the decision was, Redis grants a claim only if the owner has not changed since it was read.
-func decideClaim(owner queue.Owner, me string, holder holderState, shard shardState) step {
+func decideClaim(owner protocol.Owner, me string, holder holderState, shard shardState) step {
 	switch {
 	case owner.Instance == "":
 		if owner.Fence == 0 && shard.absentHeld && !shard.lastOwner {
@@ -99,7 +99,7 @@ func decideClaim(owner queue.Owner, me string, holder holderState, shard shardSt
 
 // decideShard decides about a shard with decideClaim. holders keeps the facts about instances for
 // the other shards of the same round.
-func (c *Claims[R]) decideShard(ctx context.Context, s *queue.Shard, owner queue.Owner, holders map[string]holderState) step {
+func (c *Claims[R]) decideShard(ctx context.Context, s *protocol.Shard, owner protocol.Owner, holders map[string]holderState) step {
 	if owner.Instance != "" && !identity.SameBoot(owner.Instance, c.p.Instance) {
 		c.absent.ClearLastOwner(s.Shard)
 	}
@@ -109,7 +109,7 @@ func (c *Claims[R]) decideShard(ctx context.Context, s *queue.Shard, owner queue
 
 // inspectHolder finds out about the instance that holds a claim. If Redis does not answer, it
 // returns the state of a holder that is alive, so that nobody seizes its shards.
-func (c *Claims[R]) inspectHolder(ctx context.Context, owner queue.Owner, known map[string]holderState) holderState {
+func (c *Claims[R]) inspectHolder(ctx context.Context, owner protocol.Owner, known map[string]holderState) holderState {
 	if owner.Instance == "" || identity.SameBoot(owner.Instance, c.p.Instance) {
 		return holderState{}
 	}

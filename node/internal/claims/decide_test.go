@@ -4,17 +4,17 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 func TestDecideClaim(t *testing.T) {
 	t.Parallel()
 	const me = "n1/B.2"
 	missing := func(d time.Duration) holderState { return holderState{missingEver: true, missingFor: d} }
-	other := queue.Owner{Instance: "n2/C.1", Fence: 5}
+	other := protocol.Owner{Instance: "n2/C.1", Fence: 5}
 	for _, c := range []struct {
 		name                  string
-		owner                 queue.Owner
+		owner                 protocol.Owner
 		holder                holderState
 		absentHeld, lastOwner bool
 		want                  step
@@ -23,13 +23,13 @@ func TestDecideClaim(t *testing.T) {
 		{name: "absent after a loss", absentHeld: true, want: wait},
 		{name: "absent after a loss, owned here last", absentHeld: true, lastOwner: true, want: fresh},
 		{name: "owned here last", lastOwner: true, want: fresh},
-		{name: "released", owner: queue.Owner{Fence: 5}, want: fresh},
-		{name: "released, after a loss of other claims", owner: queue.Owner{Fence: 5}, absentHeld: true, want: fresh},
-		{name: "mine without a runner: an answer was lost", owner: queue.Owner{Instance: me, Fence: 5}, want: self},
-		{name: "an earlier instance of this boot", owner: queue.Owner{Instance: "n1/B.1", Fence: 5}, want: self},
-		{name: "an earlier instance, after a loss", owner: queue.Owner{Instance: "n1/B.1", Fence: 5}, absentHeld: true, want: self},
-		{name: "same node, earlier boot, alive", owner: queue.Owner{Instance: "n1/A.1", Fence: 5}, holder: holderState{leased: true}, want: wait},
-		{name: "same node, earlier boot, proven gone", owner: queue.Owner{Instance: "n1/A.1", Fence: 5}, holder: holderState{proven: true}, want: seize},
+		{name: "released", owner: protocol.Owner{Fence: 5}, want: fresh},
+		{name: "released, after a loss of other claims", owner: protocol.Owner{Fence: 5}, absentHeld: true, want: fresh},
+		{name: "mine without a runner: an answer was lost", owner: protocol.Owner{Instance: me, Fence: 5}, want: self},
+		{name: "an earlier instance of this boot", owner: protocol.Owner{Instance: "n1/B.1", Fence: 5}, want: self},
+		{name: "an earlier instance, after a loss", owner: protocol.Owner{Instance: "n1/B.1", Fence: 5}, absentHeld: true, want: self},
+		{name: "same node, earlier boot, alive", owner: protocol.Owner{Instance: "n1/A.1", Fence: 5}, holder: holderState{leased: true}, want: wait},
+		{name: "same node, earlier boot, proven gone", owner: protocol.Owner{Instance: "n1/A.1", Fence: 5}, holder: holderState{proven: true}, want: seize},
 		{name: "alive", owner: other, holder: holderState{leased: true}, want: wait},
 		{name: "nothing known", owner: other, want: wait},
 		{name: "proven gone", owner: other, holder: holderState{proven: true}, want: seize},

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 const (
@@ -99,7 +99,7 @@ func (c *Claims[R]) finishLeaving(o *Owned[R]) {
 func (c *Claims[R]) releaseShard(ctx context.Context, o *Owned[R]) {
 	defer c.removeRunner(o)
 	err := o.Runner.Release(ctx)
-	var refusal *queue.FencedError
+	var refusal *protocol.FencedError
 	switch {
 	case err == nil:
 		c.absent.ClearLastOwner(o.Shard()) // any instance may claim it now

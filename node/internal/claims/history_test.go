@@ -11,7 +11,7 @@ import (
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/testing/historytest"
 	"github.com/lowkiq/lowkiq/internal/testing/tier"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/rebalance/plan"
 )
 
@@ -58,14 +58,14 @@ type world struct {
 	early   bool          // leases end early
 	cluster bool          // a plan says who owns which shard; otherwise each process desires all
 	longest time.Duration // the longest handler call
-	shards  []*queue.Shard
+	shards  []*protocol.Shard
 
 	asked atomic.Int64 // the number of requests
 	calm  atomic.Bool  // there are no more faults
 
 	mu       sync.Mutex
 	wiped    time.Time
-	owners   map[lowkiq.Shard]queue.Owner
+	owners   map[lowkiq.Shard]protocol.Owner
 	leases   map[string]time.Time // when they expire
 	index    map[string][]byte
 	calls    map[lowkiq.Shard]*worker // running handler calls
@@ -78,11 +78,11 @@ type world struct {
 func newWorld(h *historytest.History) *world {
 	w := &world{
 		History: h, wipes: h.Seed%4 == 1, early: h.Seed%4 == 2, cluster: h.Seed%8 < 6, longest: 3 * time.Second,
-		owners: map[lowkiq.Shard]queue.Owner{}, leases: map[string]time.Time{}, index: map[string][]byte{},
+		owners: map[lowkiq.Shard]protocol.Owner{}, leases: map[string]time.Time{}, index: map[string][]byte{},
 		calls: map[lowkiq.Shard]*worker{}, procs: map[string]*process{},
 	}
 	for i := range 1 + h.IntN(4) {
-		w.shards = append(w.shards, &queue.Shard{Shard: lowkiq.Shard{Queue: "q", Index: i}})
+		w.shards = append(w.shards, &protocol.Shard{Shard: lowkiq.Shard{Queue: "q", Index: i}})
 	}
 	w.replan()
 	return w
@@ -94,7 +94,7 @@ var nodes = []string{"n1", "n2", "n3"}
 // a drain.
 func (w *world) run() {
 	if w.IntN(4) == 0 { // its recovery takes some ttl
-		w.owners[ghost] = queue.Owner{Instance: "n9/X.1", Fence: 7}
+		w.owners[ghost] = protocol.Owner{Instance: "n9/X.1", Fence: 7}
 	}
 	for _, name := range nodes {
 		w.restart(name, ttl/4)

@@ -9,7 +9,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/process/identity"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // orphanPause separates two pages of claims, so that at most 1,000 claims a second are read.
@@ -24,9 +24,9 @@ type OrphanScan struct {
 	// Leads returns the live leases, and whether this process must scan.
 	Leads  func(context.Context) (live []identity.Lease, leads bool)
 	Queues func() map[string]int // number of shards by registered queue; nil before the registry is read
-	Shards func(ctx context.Context, queueName string) ([]*queue.Shard, error)
+	Shards func(ctx context.Context, queueName string) ([]*protocol.Shard, error)
 
-	Found  func(queueName string, unowned []*queue.Shard, handled bool)
+	Found  func(queueName string, unowned []*protocol.Shard, handled bool)
 	Forget func(queueName string) // the queue is not registered any more
 	Resign func()                 // this process does not scan any more
 }
@@ -40,9 +40,9 @@ type OrphanScan struct {
 type orphanScanner[R Runner] struct {
 	c          *Claims[R]
 	o          OrphanScan
-	mismatches map[string]*mismatch          // by queue
-	exported   map[string]bool               // queues that were reported
-	recovering map[lowkiq.Shard]*queue.Shard // shards that were claimed, and whose release Redis has not confirmed
+	mismatches map[string]*mismatch             // by queue
+	exported   map[string]bool                  // queues that were reported
+	recovering map[lowkiq.Shard]*protocol.Shard // shards that were claimed, and whose release Redis has not confirmed
 }
 
 // mismatch records how often the claims of a queue are read whose owned shards do not add up.
@@ -54,7 +54,7 @@ type mismatch struct {
 // ScanOrphans scans once per ttl until ctx ends, if this process leads. In a cluster the leader
 // scans. Without a cluster a single node does.
 func (c *Claims[R]) ScanOrphans(ctx context.Context, o OrphanScan) {
-	w := &orphanScanner[R]{c: c, o: o, mismatches: map[string]*mismatch{}, exported: map[string]bool{}, recovering: map[lowkiq.Shard]*queue.Shard{}}
+	w := &orphanScanner[R]{c: c, o: o, mismatches: map[string]*mismatch{}, exported: map[string]bool{}, recovering: map[lowkiq.Shard]*protocol.Shard{}}
 	defer w.resign()
 	ticker := time.NewTicker(c.p.TTL)
 	defer ticker.Stop()
@@ -101,7 +101,7 @@ func (w *orphanScanner[R]) scanOnce(ctx context.Context) {
 }
 
 // reportQueue reports the unowned shards of a queue.
-func (w *orphanScanner[R]) reportQueue(name string, unowned []*queue.Shard, handled bool) {
+func (w *orphanScanner[R]) reportQueue(name string, unowned []*protocol.Shard, handled bool) {
 	w.exported[name] = true
 	w.o.Found(name, unowned, handled)
 }
@@ -147,7 +147,7 @@ func (w *orphanScanner[R]) readClaims(ctx context.Context, name string, handled 
 	if err != nil {
 		return err
 	}
-	var unowned []*queue.Shard
+	var unowned []*protocol.Shard
 	holders := map[string]holderState{}
 	for page := range slices.Chunk(shards, pageSize) {
 		owners, err := w.c.p.Redis.Owners(ctx, page)
@@ -174,7 +174,7 @@ func (w *orphanScanner[R]) readClaims(ctx context.Context, name string, handled 
 }
 
 // isOrphaned reports whether no live instance owns a shard.
-func (w *orphanScanner[R]) isOrphaned(ctx context.Context, s *queue.Shard, owner queue.Owner, holders map[string]holderState) bool {
+func (w *orphanScanner[R]) isOrphaned(ctx context.Context, s *protocol.Shard, owner protocol.Owner, holders map[string]holderState) bool {
 	switch {
 	case owner.Instance == "":
 		return true
@@ -189,7 +189,7 @@ func (w *orphanScanner[R]) isOrphaned(ctx context.Context, s *queue.Shard, owner
 // the queue would wait for such a shard as long as this process lives (I4).
 func (w *orphanScanner[R]) releaseRecovered(ctx context.Context) {
 	for _, s := range w.recovering {
-		owners, err := w.c.p.Redis.Owners(ctx, []*queue.Shard{s})
+		owners, err := w.c.p.Redis.Owners(ctx, []*protocol.Shard{s})
 		switch {
 		case err != nil:
 			w.c.p.OpFailed("read claim", s.Shard, err)
@@ -202,7 +202,7 @@ func (w *orphanScanner[R]) releaseRecovered(ctx context.Context) {
 }
 
 // recoverShard claims a shard of a dead instance and releases it. The claim puts its jobs in flight back into line.
-func (w *orphanScanner[R]) recoverShard(ctx context.Context, s *queue.Shard, owner queue.Owner, holders map[string]holderState) {
+func (w *orphanScanner[R]) recoverShard(ctx context.Context, s *protocol.Shard, owner protocol.Owner, holders map[string]holderState) {
 	if owner.Instance == "" || w.c.p.Shard(s.Shard) != nil {
 		return
 	}
@@ -211,7 +211,7 @@ func (w *orphanScanner[R]) recoverShard(ctx context.Context, s *queue.Shard, own
 		return
 	}
 	w.recovering[s.Shard] = s
-	claim, err := w.c.p.Redis.Claim(w.c.p.IO, s, w.c.p.Instance, queue.Cause(cause), owner)
+	claim, err := w.c.p.Redis.Claim(w.c.p.IO, s, w.c.p.Instance, protocol.Cause(cause), owner)
 	if err == nil {
 		err = w.c.p.Redis.Release(w.c.p.IO, claim)
 	}
@@ -221,7 +221,7 @@ func (w *orphanScanner[R]) recoverShard(ctx context.Context, s *queue.Shard, own
 	switch {
 	case err == nil:
 		delete(w.recovering, s.Shard)
-	case !errors.Is(err, queue.ErrHeld) && !isFenced(err): // after those two, releaseRecovered sees who owns it
+	case !errors.Is(err, protocol.ErrHeld) && !isFenced(err): // after those two, releaseRecovered sees who owns it
 		w.c.p.OpFailed("recover", s.Shard, err)
 	}
 }

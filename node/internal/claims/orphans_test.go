@@ -10,7 +10,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/process/identity"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // TestMismatch: the claims of a queue with a wrong sum are read more and more rarely.
@@ -34,11 +34,11 @@ type unreleased struct {
 	err error
 }
 
-func (*unreleased) Claim(_ context.Context, s *queue.Shard, instance string, _ queue.Cause, _ queue.Owner) (*queue.Claim, error) {
-	return &queue.Claim{Shard: s, Instance: instance, Recovered: 7}, nil
+func (*unreleased) Claim(_ context.Context, s *protocol.Shard, instance string, _ protocol.Cause, _ protocol.Owner) (*protocol.Claim, error) {
+	return &protocol.Claim{Shard: s, Instance: instance, Recovered: 7}, nil
 }
 
-func (r *unreleased) Release(context.Context, *queue.Claim) error { return r.err }
+func (r *unreleased) Release(context.Context, *protocol.Claim) error { return r.err }
 
 // TestRecoveredIsLoggedOnce: a shard that could not be released counts as not recovered.
 func TestRecoveredIsLoggedOnce(t *testing.T) {
@@ -47,12 +47,12 @@ func TestRecoveredIsLoggedOnce(t *testing.T) {
 	redis := &unreleased{err: errLost}
 	c := New(Process[*worker]{
 		Instance: "me/B.1", Redis: redis, Log: slog.New(slog.NewTextHandler(&text, nil)), Now: clock,
-		Shard: func(lowkiq.Shard) *queue.Shard { return nil }, OpFailed: func(string, any, error) {},
+		Shard: func(lowkiq.Shard) *protocol.Shard { return nil }, OpFailed: func(string, any, error) {},
 	}, NewAbsentInstances(clock))
-	w := &orphanScanner[*worker]{c: c, recovering: map[lowkiq.Shard]*queue.Shard{}}
-	s := &queue.Shard{Shard: ghost}
+	w := &orphanScanner[*worker]{c: c, recovering: map[lowkiq.Shard]*protocol.Shard{}}
+	s := &protocol.Shard{Shard: ghost}
 	try := func() {
-		w.recoverShard(t.Context(), s, queue.Owner{Instance: "me/B.1", Fence: 3}, map[string]holderState{})
+		w.recoverShard(t.Context(), s, protocol.Owner{Instance: "me/B.1", Fence: 3}, map[string]holderState{})
 	}
 	try()
 	if text.Len() > 0 || w.recovering[ghost] == nil {

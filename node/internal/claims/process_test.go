@@ -16,8 +16,8 @@ import (
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/process/identity"
 	"github.com/lowkiq/lowkiq/node/internal/lease"
-	"github.com/lowkiq/lowkiq/queue"
 	queuelease "github.com/lowkiq/lowkiq/queue/lease"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/rebalance/plan"
 )
 
@@ -152,8 +152,8 @@ func (in *instance) claimsProcess() Process[*worker] {
 			return s.DesiredShards(p.name, was, in.claims.OwnedSet)
 		},
 		Placed: func() bool { return true }, Prunes: func() bool { return true },
-		Shards: func() []*queue.Shard { return slices.Clone(w.shards) },
-		Shard: func(s lowkiq.Shard) *queue.Shard {
+		Shards: func() []*protocol.Shard { return slices.Clone(w.shards) },
+		Shard: func(s lowkiq.Shard) *protocol.Shard {
 			if s.Queue != "q" {
 				return nil
 			}
@@ -167,7 +167,7 @@ func (in *instance) claimsProcess() Process[*worker] {
 		},
 		Gossip: in.gossip, Start: in.run, OpFailed: func(string, any, error) {},
 		Observer: Observer{
-			Claimed: func(*queue.Claim, time.Duration) {}, Removed: func(lowkiq.Shard) {}, HandedBack: func(time.Duration) {},
+			Claimed: func(*protocol.Claim, time.Duration) {}, Removed: func(lowkiq.Shard) {}, HandedBack: func(time.Duration) {},
 			Fenced: func(string) {}, AllOwned: in.owned.Store,
 		},
 	}
@@ -198,12 +198,14 @@ func (in *instance) orphans() OrphanScan {
 			return []identity.Lease{{Queues: map[string]int{"q": n}}}, true
 		},
 		Queues: func() map[string]int { return map[string]int{"q": n, ghost.Queue: 1} },
-		Shards: func(context.Context, string) ([]*queue.Shard, error) { return []*queue.Shard{{Shard: ghost}}, nil },
-		Found:  func(string, []*queue.Shard, bool) {}, Forget: func(string) {}, Resign: func() {},
+		Shards: func(context.Context, string) ([]*protocol.Shard, error) {
+			return []*protocol.Shard{{Shard: ghost}}, nil
+		},
+		Found: func(string, []*protocol.Shard, bool) {}, Forget: func(string) {}, Resign: func() {},
 	}
 }
 
-var errLost = fmt.Errorf("fake: %w", io.ErrUnexpectedEOF) // satisfies queue.Unreachable
+var errLost = fmt.Errorf("fake: %w", io.ErrUnexpectedEOF) // satisfies protocol.Unreachable
 
 // sendFaulty executes a request, or does not. The request or its reply may be lost. It may be
 // executed late, even after the caller has given up, and it may be executed twice. do is called with
@@ -279,8 +281,8 @@ func (in *instance) Renew(ctx context.Context, _ []byte, _ time.Duration) error 
 	})
 }
 
-func (in *instance) Owners(ctx context.Context, page []*queue.Shard) ([]queue.Owner, error) {
-	return sendFaulty(in, ctx, func() (list []queue.Owner, _ error) {
+func (in *instance) Owners(ctx context.Context, page []*protocol.Shard) ([]protocol.Owner, error) {
+	return sendFaulty(in, ctx, func() (list []protocol.Owner, _ error) {
 		for _, s := range page {
 			list = append(list, in.p.w.owners[s.Shard])
 		}
@@ -288,32 +290,32 @@ func (in *instance) Owners(ctx context.Context, page []*queue.Shard) ([]queue.Ow
 	})
 }
 
-func (in *instance) Claim(ctx context.Context, s *queue.Shard, name string, cause queue.Cause, seen queue.Owner) (*queue.Claim, error) {
+func (in *instance) Claim(ctx context.Context, s *protocol.Shard, name string, cause protocol.Cause, seen protocol.Owner) (*protocol.Claim, error) {
 	w := in.p.w
-	return sendFaulty(in, ctx, func() (*queue.Claim, error) {
+	return sendFaulty(in, ctx, func() (*protocol.Claim, error) {
 		owner := w.owners[s.Shard]
-		if owner != seen || owner.Instance != "" && cause == queue.Fresh {
-			return nil, queue.ErrHeld
+		if owner != seen || owner.Instance != "" && cause == protocol.Fresh {
+			return nil, protocol.ErrHeld
 		}
 		w.Trace("%s claims %s (%s), was %v", name, s.Shard, cause, owner)
 		fence := max(owner.Fence+1, time.Now().UnixMilli())
-		w.owners[s.Shard] = queue.Owner{Instance: name, Fence: fence}
-		return &queue.Claim{Shard: s, Instance: name, Fence: fence}, nil
+		w.owners[s.Shard] = protocol.Owner{Instance: name, Fence: fence}
+		return &protocol.Claim{Shard: s, Instance: name, Fence: fence}, nil
 	})
 }
 
-func (in *instance) Adopt(s *queue.Shard, name string, fence int64) *queue.Claim {
-	return &queue.Claim{Shard: s, Instance: name, Fence: fence}
+func (in *instance) Adopt(s *protocol.Shard, name string, fence int64) *protocol.Claim {
+	return &protocol.Claim{Shard: s, Instance: name, Fence: fence}
 }
 
-func (in *instance) Release(ctx context.Context, claim *queue.Claim) error {
+func (in *instance) Release(ctx context.Context, claim *protocol.Claim) error {
 	w, s := in.p.w, claim.Shard.Shard
 	return in.sendRequest(ctx, func() error {
 		if refusal := w.fenced(claim); refusal != nil {
 			return refusal
 		}
 		w.Trace("%s releases %s", in.name, s)
-		w.owners[s] = queue.Owner{Fence: w.owners[s].Fence}
+		w.owners[s] = protocol.Owner{Fence: w.owners[s].Fence}
 		for _, p := range w.all {
 			if other := p.current.Load(); other != nil && (w.calm.Load() || w.IntN(4) > 0) {
 				if _, subscribed := other.subscribed.Load(s); subscribed {
@@ -326,14 +328,14 @@ func (in *instance) Release(ctx context.Context, claim *queue.Claim) error {
 }
 
 // fenced returns Redis's refusal if a claim is not held. mu must be held.
-func (w *world) fenced(claim *queue.Claim) error {
+func (w *world) fenced(claim *protocol.Claim) error {
 	if owner := w.owners[claim.Shard.Shard]; owner.Instance != claim.Instance || owner.Fence != claim.Fence {
-		return &queue.FencedError{Owner: owner}
+		return &protocol.FencedError{Owner: owner}
 	}
 	return nil
 }
 
-func (in *instance) RequestRelease(ctx context.Context, s *queue.Shard, owner queue.Owner) error {
+func (in *instance) RequestRelease(ctx context.Context, s *protocol.Shard, owner protocol.Owner) error {
 	return in.sendRequest(ctx, func() error {
 		for _, p := range in.p.w.all {
 			if other := p.current.Load(); other != nil && other.name == owner.Instance {
@@ -374,7 +376,7 @@ func (in *instance) DropLease(ctx context.Context, name string) error {
 	return in.sendRequest(ctx, func() error { delete(in.p.w.leases, name); delete(in.p.w.index, name); return nil })
 }
 
-func (in *instance) Subscribe(_ context.Context, page ...*queue.Shard) error {
+func (in *instance) Subscribe(_ context.Context, page ...*protocol.Shard) error {
 	for _, s := range page {
 		in.subscribed.Store(s.Shard, true)
 		in.claims.ConfirmSubscription(s.Shard)
@@ -382,7 +384,7 @@ func (in *instance) Subscribe(_ context.Context, page ...*queue.Shard) error {
 	return nil
 }
 
-func (in *instance) Unsubscribe(_ context.Context, page ...*queue.Shard) error {
+func (in *instance) Unsubscribe(_ context.Context, page ...*protocol.Shard) error {
 	for _, s := range page {
 		in.subscribed.Delete(s.Shard)
 	}
@@ -393,7 +395,7 @@ func (in *instance) Unsubscribe(_ context.Context, page ...*queue.Shard) error {
 // stopped.
 type worker struct {
 	in     *instance
-	claim  *queue.Claim
+	claim  *protocol.Claim
 	work   context.Context
 	cancel context.CancelCauseFunc
 	begun  sync.Once
@@ -404,7 +406,7 @@ type worker struct {
 	fenced, taken, outOfSync atomic.Bool
 }
 
-func (in *instance) run(claim *queue.Claim) *worker {
+func (in *instance) run(claim *protocol.Claim) *worker {
 	k := &worker{in: in, claim: claim, idle: make(chan struct{})}
 	k.work, k.cancel = context.WithCancelCause(in.work)
 	k.halted, k.halt = context.WithCancel(k.work)
@@ -426,7 +428,7 @@ func (k *worker) Stop() <-chan struct{} {
 func (k *worker) Release(ctx context.Context) error {
 	for {
 		err := k.in.Release(ctx, k.claim)
-		if err == nil || !queue.Transient(err) || ctx.Err() != nil {
+		if err == nil || !protocol.Transient(err) || ctx.Err() != nil {
 			return err
 		}
 		sleepFor(ctx, 20*time.Millisecond)
@@ -458,7 +460,7 @@ func (k *worker) sendFenced(ctx context.Context) (ok bool) {
 	case err != nil:
 		return false
 	case refusal != nil:
-		var by *queue.FencedError
+		var by *protocol.FencedError
 		errors.As(refusal, &by)
 		k.taken.Store(by.Owner.Fence != 0)
 		k.fenced.Store(true)

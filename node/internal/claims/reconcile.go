@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // The supervisor tries again to claim shards that other instances have, at first after minRetry.
@@ -67,19 +67,19 @@ func (c *Claims[R]) awaitChange(ctx context.Context, cl *claimer[R], d time.Dura
 }
 
 // missingShards returns the desired shards that have no runner.
-func (c *Claims[R]) missingShards() (shards []*queue.Shard) {
+func (c *Claims[R]) missingShards() (shards []*protocol.Shard) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	desired := c.desired.Load()
 	if desired.All {
-		return slices.DeleteFunc(c.p.Shards(), func(s *queue.Shard) bool { return c.owned[s.Shard] != nil })
+		return slices.DeleteFunc(c.p.Shards(), func(s *protocol.Shard) bool { return c.owned[s.Shard] != nil })
 	}
 	for s := range desired.Of {
 		if shard := c.p.Shard(s); shard != nil && c.owned[s] == nil {
 			shards = append(shards, shard)
 		}
 	}
-	slices.SortFunc(shards, func(x, y *queue.Shard) int {
+	slices.SortFunc(shards, func(x, y *protocol.Shard) int {
 		return cmp.Or(strings.Compare(x.Queue, y.Queue), cmp.Compare(x.Index, y.Index))
 	})
 	return shards

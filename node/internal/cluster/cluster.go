@@ -19,18 +19,18 @@ import (
 	"github.com/lowkiq/lowkiq/internal/network/connlimit"
 	"github.com/lowkiq/lowkiq/internal/process/identity"
 	"github.com/lowkiq/lowkiq/membership"
-	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/changes"
 	"github.com/lowkiq/lowkiq/queue/lease"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/rebalance"
 	"github.com/lowkiq/lowkiq/rebalance/plan"
 )
 
-// Redis has the cluster's requests about queues. A *queue.Client implements it.
+// Redis has the cluster's requests about queues. A *protocol.Client implements it.
 type Redis interface {
-	Registry() *queue.Registry
-	Queue(ctx context.Context, name string) (*queue.Queue, error)
-	Owners(context.Context, []*queue.Shard) ([]queue.Owner, error)
+	Registry() *protocol.Registry
+	Queue(ctx context.Context, name string) (*protocol.Queue, error)
+	Owners(context.Context, []*protocol.Shard) ([]protocol.Owner, error)
 }
 
 // Leases has the cluster's requests about instances. A *lease.Index implements it.
@@ -63,7 +63,7 @@ type Config struct {
 	Network func(net.Listener) (net.Listener, rebalance.DialFunc)
 
 	// Registry returns the queues. They were read within this time, or are read anew.
-	Registry func(ctx context.Context, within time.Duration) (map[string]queue.RegistryEntry, error)
+	Registry func(ctx context.Context, within time.Duration) (map[string]protocol.RegistryEntry, error)
 	// Instance returns the current instance, "" between two, and whether its lease holds.
 	Instance func() (name string, leased bool)
 	// OnChange is called when the desired shards may have changed. lease says whether the text of the lease has changed, too.

@@ -12,8 +12,8 @@ import (
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/process/identity"
 	"github.com/lowkiq/lowkiq/membership"
-	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/lease"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/rebalance"
 	"github.com/lowkiq/lowkiq/rebalance/plan"
 )
@@ -75,7 +75,7 @@ func (c *Cluster) endDead(ctx context.Context, instances []lease.Instance) {
 }
 
 // buildView makes a view from leases, gossip and the registry.
-func (c *Cluster) buildView(live []identity.Lease, entries map[string]queue.RegistryEntry) rebalance.View {
+func (c *Cluster) buildView(live []identity.Lease, entries map[string]protocol.RegistryEntry) rebalance.View {
 	view := viewOf(live, c.warnings.withoutDisputed(c.gossip.Members()))
 	for _, name := range slices.Sorted(maps.Keys(entries)) {
 		view.Queues = append(view.Queues, lowkiq.Queue{Name: name, Shards: entries[name].Shards})
@@ -227,8 +227,8 @@ const (
 
 // claimsRead holds the node names of the owners that were read so far. Only the agent's goroutine uses it.
 type claimsRead struct {
-	of map[*queue.Queue][]string // by shard index
-	at time.Duration             // Now() of the last page
+	of map[*protocol.Queue][]string // by shard index
+	at time.Duration                // Now() of the last page
 }
 
 // Claims implements rebalance.Source. It returns the claims of all queues as an assignment. If ctx
@@ -239,7 +239,7 @@ func (c *Cluster) Claims(ctx context.Context) (*plan.Assignment, error) {
 		return nil, err
 	}
 	if c.claims.of == nil || c.cfg.Now()-c.claims.at > keptClaimsTTLs*c.cfg.TTL {
-		c.claims.of = map[*queue.Queue][]string{}
+		c.claims.of = map[*protocol.Queue][]string{}
 	}
 	owners := map[string][]string{} // node names by queue and shard index
 	for name := range entries {
@@ -257,7 +257,7 @@ func (c *Cluster) Claims(ctx context.Context) (*plan.Assignment, error) {
 }
 
 // readQueueClaims reads the claims of a queue that were not read yet.
-func (c *Cluster) readQueueClaims(ctx context.Context, q *queue.Queue) error {
+func (c *Cluster) readQueueClaims(ctx context.Context, q *protocol.Queue) error {
 	for page := range slices.Chunk(q.All()[len(c.claims.of[q]):], claimsPageSize) {
 		held, err := c.cfg.Redis.Owners(ctx, page)
 		if err != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/lowkiq/lowkiq/internal/process/identity"
 	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 	"github.com/lowkiq/lowkiq/membership"
-	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/lease"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/rebalance"
 	"github.com/lowkiq/lowkiq/rebalance/plan"
 )
@@ -146,7 +146,7 @@ func TestClaimsOverManyTurns(t *testing.T) {
 	t.Parallel()
 	const shards = lowkiq.MaxShards
 	proxy := redistest.NewProxy(t, redistest.Start(t).Addr())
-	client, err := queue.Open(queue.Config{Redis: proxy.URL(), Cluster: "default"})
+	client, err := protocol.Open(protocol.Config{Redis: proxy.URL(), Cluster: "default"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,7 +155,7 @@ func TestClaimsOverManyTurns(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := q.Shard(shards-1).Claim(t.Context(), "n7/B.1", queue.Fresh, queue.Owner{}); err != nil {
+	if _, err := q.Shard(shards-1).Claim(t.Context(), "n7/B.1", protocol.Fresh, protocol.Owner{}); err != nil {
 		t.Fatal(err)
 	}
 	c := &Cluster{cfg: Config{TTL: time.Minute, Redis: client, Now: func() time.Duration { return 0 }}}
@@ -167,7 +167,7 @@ func TestClaimsOverManyTurns(t *testing.T) {
 			defer cancel()
 			all, err := c.Claims(ctx)
 			if err != nil {
-				if !errors.Is(err, context.DeadlineExceeded) && !queue.Unreachable(err) {
+				if !errors.Is(err, context.DeadlineExceeded) && !protocol.Unreachable(err) {
 					t.Fatal(err)
 				}
 				return false

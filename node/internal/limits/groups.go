@@ -6,15 +6,15 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq/internal/verdict"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
 // A request to Redis has the number of ids in calls on this node for each group, including all granted ids. So a request
 // makes up for a lost answer to the request before it. See lua/group.lua.
 
-// AskGroups sends a request to Redis; see queue.Client.AskGroups.
-type AskGroups func(*queue.GroupRequest) ([]queue.GroupGrant, error)
+// AskGroups sends a request to Redis; see protocol.Client.AskGroups.
+type AskGroups func(*protocol.GroupRequest) ([]protocol.GroupGrant, error)
 
 // groups has the state of a queue's groups on this node.
 type groups struct {
@@ -137,20 +137,20 @@ func (g *groups) reportBusy() {
 }
 
 // nextRequest returns the next request, and the questions in it, or nil if there is nothing to ask or to report. The caller holds mu.
-func (g *groups) nextRequest(limit rules.Limit) (r *queue.GroupRequest, asks []*groupAsk) {
+func (g *groups) nextRequest(limit rules.Limit) (r *protocol.GroupRequest, asks []*groupAsk) {
 	at := map[string]int{}
-	r = &queue.GroupRequest{Limit: limit}
-	want := func(group string) *queue.GroupWant {
+	r = &protocol.GroupRequest{Limit: limit}
+	want := func(group string) *protocol.GroupWant {
 		i, there := at[group]
 		if !there {
 			i = len(r.Groups)
 			at[group] = i
-			r.Groups = append(r.Groups, queue.GroupWant{Group: group, Busy: g.busy[group], Stop: g.unreported[group], Spacing: g.askSpacing(group, limit)})
+			r.Groups = append(r.Groups, protocol.GroupWant{Group: group, Busy: g.busy[group], Stop: g.unreported[group], Spacing: g.askSpacing(group, limit)})
 			delete(g.unreported, group)
 		}
 		return &r.Groups[i]
 	}
-	for len(g.asks) > 0 && (len(asks) == 0 || len(r.Groups)+len(g.asks[0].ids) <= queue.GroupsAtOnce) {
+	for len(g.asks) > 0 && (len(asks) == 0 || len(r.Groups)+len(g.asks[0].ids) <= protocol.GroupsAtOnce) {
 		a := g.asks[0]
 		asks, g.asks = append(asks, a), g.asks[1:]
 		for i, group := range a.groups {
@@ -162,7 +162,7 @@ func (g *groups) nextRequest(limit rules.Limit) (r *queue.GroupRequest, asks []*
 		}
 	}
 	for group := range g.unreported {
-		if len(r.Groups) >= queue.GroupsAtOnce {
+		if len(r.Groups) >= protocol.GroupsAtOnce {
 			break
 		}
 		want(group)
@@ -203,7 +203,7 @@ func (g *groups) askSpacing(group string, limit rules.Limit) time.Duration {
 }
 
 // applyGrants gives the lanes their answers. The caller holds mu.
-func (g *groups) applyGrants(r *queue.GroupRequest, asks []*groupAsk, grants []queue.GroupGrant, err error) {
+func (g *groups) applyGrants(r *protocol.GroupRequest, asks []*groupAsk, grants []protocol.GroupGrant, err error) {
 	at := map[string]int{}
 	for i := range r.Groups {
 		at[r.Groups[i].Group] = i
@@ -407,7 +407,7 @@ func groupAsks(by rules.Groups, ids []string) (asks []*groupAsk) {
 		if group == "" {
 			continue
 		}
-		if n := len(asks); n == 0 || len(asks[n-1].ids) == queue.GroupsAtOnce {
+		if n := len(asks); n == 0 || len(asks[n-1].ids) == protocol.GroupsAtOnce {
 			asks = append(asks, &groupAsk{done: make(chan struct{})})
 		}
 		a := asks[len(asks)-1]

@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
@@ -23,11 +23,11 @@ func grouped(limit rules.Limit, ask AskGroups) *Queue {
 // TestGroupsUnreported checks that a node reports groups to Redis after a lost answer, even if no lane asks again.
 func TestGroupsUnreported(t *testing.T) {
 	t.Parallel()
-	var told []queue.GroupWant
+	var told []protocol.GroupWant
 	answer := errors.New("no answer")
-	q := grouped(rules.Limit{Concurrency: 1}, func(r *queue.GroupRequest) ([]queue.GroupGrant, error) {
+	q := grouped(rules.Limit{Concurrency: 1}, func(r *protocol.GroupRequest) ([]protocol.GroupGrant, error) {
 		told = r.Groups
-		return make([]queue.GroupGrant, len(r.Groups)), answer
+		return make([]protocol.GroupGrant, len(r.Groups)), answer
 	})
 	a := &groupAsk{ids: []string{"a:1"}, groups: []string{"a:"}, done: make(chan struct{})}
 	if !q.groups.addAsk(a) {
@@ -39,7 +39,7 @@ func TestGroupsUnreported(t *testing.T) {
 	}
 	told, answer = nil, nil
 	q.ReportGroups()
-	if len(told) != 1 || told[0] != (queue.GroupWant{Group: "a:"}) {
+	if len(told) != 1 || told[0] != (protocol.GroupWant{Group: "a:"}) {
 		t.Errorf("told %+v, want that none of a: is in a call", told)
 	}
 	told = nil
@@ -53,7 +53,7 @@ func TestGroupsUnreported(t *testing.T) {
 func TestGroupsFailedRequest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		q := grouped(rules.Limit{Concurrency: 2}, func(*queue.GroupRequest) ([]queue.GroupGrant, error) {
+		q := grouped(rules.Limit{Concurrency: 2}, func(*protocol.GroupRequest) ([]protocol.GroupGrant, error) {
 			time.Sleep(time.Second)
 			return nil, errors.New("no answer")
 		})
@@ -85,14 +85,14 @@ func TestGroupsFailedRequest(t *testing.T) {
 func TestGroupsOfARuleThatChanges(t *testing.T) {
 	t.Parallel()
 	var q *Queue
-	var told []queue.GroupRequest
-	q = grouped(rules.Limit{Concurrency: 2}, func(r *queue.GroupRequest) ([]queue.GroupGrant, error) {
+	var told []protocol.GroupRequest
+	q = grouped(rules.Limit{Concurrency: 2}, func(r *protocol.GroupRequest) ([]protocol.GroupGrant, error) {
 		if told = append(told, *r); len(told) == 1 {
 			after := rules.Limit{Rate: rules.Rate{N: 1, Per: time.Second}, Burst: 1}
 			q.Change(rules.Limit{}, rules.Groups{By: ":", Limit: after}, 0)
-			return []queue.GroupGrant{{New: 1}}, nil
+			return []protocol.GroupGrant{{New: 1}}, nil
 		}
-		return make([]queue.GroupGrant, len(r.Groups)), nil
+		return make([]protocol.GroupGrant, len(r.Groups)), nil
 	})
 	a := &groupAsk{ids: []string{"a:1"}, groups: []string{"a:"}, done: make(chan struct{})}
 	q.groups.addAsk(a)
@@ -138,8 +138,8 @@ func waitForMutex(t *testing.T, function string) {
 func TestGroupsChangeWhileACallEnds(t *testing.T) {
 	t.Parallel()
 	busy := map[string]int{} // as Redis has it
-	answer := func(r *queue.GroupRequest) ([]queue.GroupGrant, error) {
-		grants := make([]queue.GroupGrant, len(r.Groups))
+	answer := func(r *protocol.GroupRequest) ([]protocol.GroupGrant, error) {
+		grants := make([]protocol.GroupGrant, len(r.Groups))
 		for i, w := range r.Groups {
 			grants[i].New = w.New
 			busy[w.Group] = w.Busy + w.New

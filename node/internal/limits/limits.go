@@ -26,7 +26,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
@@ -161,8 +161,8 @@ func (q *Queue) PermitWanted() <-chan struct{} { return q.bound.wanting }
 func (q *Queue) CallsEnded() <-chan struct{} { return q.bound.ended }
 
 // Waits returns what lanes of the queue wait for now, in the order of stages.
-func (q *Queue) Waits() (waits []queue.Wait) {
-	add := func(stage queue.Stage, bound string) { waits = append(waits, queue.Wait{For: stage, Of: bound}) }
+func (q *Queue) Waits() (waits []protocol.Wait) {
+	add := func(stage protocol.Stage, bound string) { waits = append(waits, protocol.Wait{For: stage, Of: bound}) }
 	of := q.rules.Load()
 	q.mu.Lock()
 	concurrency, permits := q.concurrency, q.permits
@@ -171,21 +171,21 @@ func (q *Queue) Waits() (waits []queue.Wait) {
 	if _, waiting := q.calls.use(); waiting > 0 {
 		switch {
 		case limit > 0 && (concurrency == 0 || permits < concurrency):
-			add(queue.ForPermit, strconv.Itoa(limit))
+			add(protocol.ForPermit, strconv.Itoa(limit))
 		case q.cfg.Processes > 0 && concurrency >= q.cfg.Processes:
-			add(queue.ForProcess, strconv.Itoa(concurrency))
+			add(protocol.ForProcess, strconv.Itoa(concurrency))
 		default:
-			add(queue.ForCall, strconv.Itoa(concurrency))
+			add(protocol.ForCall, strconv.Itoa(concurrency))
 		}
 	}
 	if _, waiting := q.node.use(); waiting > 0 {
-		add(queue.ForSlot, strconv.Itoa(q.cfg.Node.Use().Total))
+		add(protocol.ForSlot, strconv.Itoa(q.cfg.Node.Use().Total))
 	}
 	if of.limit.Rate.N > 0 && q.rate.anyWaiting() {
-		add(queue.ForRate, of.limit.Rate.String())
+		add(protocol.ForRate, of.limit.Rate.String())
 	}
 	if of.groups.By != "" && q.groups.anyFull() {
-		add(queue.ForGroup, groupBound(of.groups.Limit))
+		add(protocol.ForGroup, groupBound(of.groups.Limit))
 	}
 	return waits
 }

@@ -6,11 +6,11 @@ import (
 	"sync"
 	"time"
 
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
-// AskRate asks Redis how many of some batches the rate lets go; see queue.Client.TakeRate.
-type AskRate func(ctx context.Context, batches []int) (queue.RateGrant, error)
+// AskRate asks Redis how many of some batches the rate lets go; see protocol.Client.TakeRate.
+type AskRate func(ctx context.Context, batches []int) (protocol.RateGrant, error)
 
 // rate lets lanes of a queue with a rate prepare a call, in order of arrival. A lane whose batch was refused goes to the
 // front again, so that a batch is not overtaken without end because it is larger than other batches.
@@ -134,9 +134,9 @@ func (p *rate) addAsk(a *rateAsk) (send bool) {
 }
 
 // applyGrant gives the lanes their answers, and sets how many lanes are to get ready, and when. The caller holds mu.
-func (p *rate) applyGrant(asks []*rateAsk, grant queue.RateGrant, err error) {
+func (p *rate) applyGrant(asks []*rateAsk, grant protocol.RateGrant, err error) {
 	if err != nil {
-		grant = queue.RateGrant{Wait: retryPause}
+		grant = protocol.RateGrant{Wait: retryPause}
 	}
 	ids := 0
 	for i, a := range asks {
@@ -144,7 +144,7 @@ func (p *rate) applyGrant(asks []*rateAsk, grant queue.RateGrant, err error) {
 		a.may, a.wait = i < grant.Batches, grant.Wait
 		close(a.done)
 	}
-	p.room, p.after = grant.Left*len(asks)/max(1, ids), time.Now().Add(min(grant.Wait, queue.RateAgain))
+	p.room, p.after = grant.Left*len(asks)/max(1, ids), time.Now().Add(min(grant.Wait, protocol.RateAgain))
 	p.serveLanes()
 }
 
@@ -154,7 +154,7 @@ func (q *Queue) sendRate(ctx context.Context) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for len(p.asks) > 0 {
-		asks := p.asks[:min(len(p.asks), queue.RatesAtOnce)]
+		asks := p.asks[:min(len(p.asks), protocol.RatesAtOnce)]
 		p.asks = p.asks[len(asks):]
 		batches := make([]int, len(asks))
 		for i, a := range asks {

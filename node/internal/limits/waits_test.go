@@ -7,7 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
@@ -18,11 +18,11 @@ func TestWaitsNameTheBound(t *testing.T) {
 	for _, c := range []struct {
 		name                   string
 		processes, concurrency int
-		want                   queue.Stage
+		want                   protocol.Stage
 	}{
-		{"as many as processes", 2, 2, queue.ForProcess},
-		{"fewer than processes", 8, 2, queue.ForCall},
-		{"no processes", 0, 2, queue.ForCall},
+		{"as many as processes", 2, 2, protocol.ForProcess},
+		{"fewer than processes", 8, 2, protocol.ForCall},
+		{"no processes", 0, 2, protocol.ForCall},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -37,7 +37,7 @@ func TestWaitsNameTheBound(t *testing.T) {
 				defer cancel()
 				go q.CallSlots().Acquire(ctx, time.Time{}) //nolint:errcheck // it waits until the test ends
 				synctest.Wait()
-				if got, want := q.Waits(), (queue.Wait{For: c.want, Of: strconv.Itoa(c.concurrency)}); len(got) != 1 || got[0] != want {
+				if got, want := q.Waits(), (protocol.Wait{For: c.want, Of: strconv.Itoa(c.concurrency)}); len(got) != 1 || got[0] != want {
 					t.Errorf("got %v, want %v", got, want)
 				}
 			})

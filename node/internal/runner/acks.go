@@ -7,7 +7,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/store/journal"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // acks holds the acks that Redis may not have yet. The next pop carries them, and a timer sends acks that
@@ -18,10 +18,10 @@ import (
 //	            '---------------'
 type acks struct {
 	mu       sync.Mutex
-	waiting  []queue.Acks  // guarded by mu
-	next     int           // place, in its flight, after the last waiting ack; -1 if it is not known; guarded by mu
-	flush    *time.Timer   // guarded by mu
-	flushing chan struct{} // closed when the running flush ends; nil if no flush runs; guarded by mu
+	waiting  []protocol.Acks // guarded by mu
+	next     int             // place, in its flight, after the last waiting ack; -1 if it is not known; guarded by mu
+	flush    *time.Timer     // guarded by mu
+	flushing chan struct{}   // closed when the running flush ends; nil if no flush runs; guarded by mu
 }
 
 const (
@@ -36,7 +36,7 @@ const (
 // add queues the acks of done jobs, with answers and lines for the journal. place is the place of the first job in its flight
 // if the jobs follow each other there, and -1 otherwise. rest means that the flight has no other jobs. If a caller may wait
 // for an answer, the acks are sent at once, together with acks that come until Redis has answered the last request.
-func (a *acks) add(number int64, jobs []lowkiq.Job, place int, answers []queue.Answer, runs journal.Block, rest bool) {
+func (a *acks) add(number int64, jobs []lowkiq.Job, place int, answers []protocol.Answer, runs journal.Block, rest bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	last := len(a.waiting) - 1
@@ -44,7 +44,7 @@ func (a *acks) add(number int64, jobs []lowkiq.Job, place int, answers []queue.A
 		if last < 0 {
 			a.flush.Reset(untilTick(time.Now()))
 		}
-		a.waiting = append(a.waiting, queue.Acks{Flight: number, IDs: make([]string, 0, len(jobs))})
+		a.waiting = append(a.waiting, protocol.Acks{Flight: number, IDs: make([]string, 0, len(jobs))})
 		last++
 	}
 	a.waiting[last].Runs.Join(runs)
@@ -79,7 +79,7 @@ func untilTick(now time.Time) time.Duration {
 }
 
 // takeAll removes and returns all waiting acks, for a pop or the release.
-func (a *acks) takeAll() []queue.Acks {
+func (a *acks) takeAll() []protocol.Acks {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	taken := a.waiting
@@ -91,7 +91,7 @@ func (a *acks) takeAll() []queue.Acks {
 }
 
 // putBack keeps acks with an unknown outcome.
-func (a *acks) putBack(taken []queue.Acks) {
+func (a *acks) putBack(taken []protocol.Acks) {
 	if len(taken) == 0 {
 		return
 	}
@@ -105,7 +105,7 @@ func (a *acks) putBack(taken []queue.Acks) {
 }
 
 // beginFlush returns the acks for a flush, none if another flush runs.
-func (a *acks) beginFlush() []queue.Acks {
+func (a *acks) beginFlush() []protocol.Acks {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.flushing != nil || len(a.waiting) == 0 {
@@ -123,7 +123,7 @@ func (a *acks) endFlush() {
 	close(a.flushing)
 	a.flushing = nil
 	switch {
-	case slices.ContainsFunc(a.waiting, func(one queue.Acks) bool { return len(one.Answers) > 0 }):
+	case slices.ContainsFunc(a.waiting, func(one protocol.Acks) bool { return len(one.Answers) > 0 }):
 		a.flush.Reset(0)
 	case len(a.waiting) > 0:
 		a.flush.Reset(untilTick(time.Now()))
@@ -131,7 +131,7 @@ func (a *acks) endFlush() {
 }
 
 // takeLast returns all acks that Redis may not have, once no lane runs. It waits for a running flush.
-func (a *acks) takeLast() []queue.Acks {
+func (a *acks) takeLast() []protocol.Acks {
 	taken := a.takeAll() // a later flush finds no acks
 	a.mu.Lock()
 	flushing := a.flushing
@@ -153,5 +153,5 @@ func (a *acks) anyWaiting() bool {
 func (a *acks) mayHave(number int64) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.flushing != nil || slices.ContainsFunc(a.waiting, func(one queue.Acks) bool { return one.Flight == number })
+	return a.flushing != nil || slices.ContainsFunc(a.waiting, func(one protocol.Acks) bool { return one.Flight == number })
 }

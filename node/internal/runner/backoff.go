@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/lease"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // Backoff waits between attempts. Its pauses double from 20 ms to 500 ms. A random part of up to a half is cut off.
@@ -35,7 +35,7 @@ func (b *Backoff) Sleep(ctx context.Context) error {
 func (r *Runner) retryTransient(ctx context.Context, op string, do func() error) error {
 	for wait := NewBackoff(); ; {
 		err := do()
-		if err == nil || !queue.Transient(err) {
+		if err == nil || !protocol.Transient(err) {
 			return err
 		}
 		r.process.OpFailed(op, r.Shard, err)
@@ -48,7 +48,7 @@ func (r *Runner) retryTransient(ctx context.Context, op string, do func() error)
 // IsRefusal reports whether err is an answer of Redis that stays the same until a person mends something. Lost claims,
 // lost leases and cancelled contexts are not such answers.
 func IsRefusal(err error) bool {
-	return err != nil && !queue.Transient(err) && !errors.Is(err, lowkiq.ErrFenced) && !errors.Is(err, lease.ErrGone) && !errors.Is(err, context.Canceled)
+	return err != nil && !protocol.Transient(err) && !errors.Is(err, lowkiq.ErrFenced) && !errors.Is(err, lease.ErrGone) && !errors.Is(err, context.Canceled)
 }
 
 func errorOf[T any](_ T, err error) error { return err }

@@ -23,7 +23,7 @@ import (
 	"github.com/lowkiq/lowkiq/internal/testing/historytest"
 	"github.com/lowkiq/lowkiq/metrics"
 	"github.com/lowkiq/lowkiq/node/internal/limits"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
@@ -119,16 +119,16 @@ func (n *noting) LastNote(context.Context, ...string) (time.Time, error) {
 	return time.Time{}, nil
 }
 
-func (n *noting) Nack(ctx context.Context, nacks ...queue.Nack) (int, error) {
+func (n *noting) Nack(ctx context.Context, nacks ...protocol.Nack) (int, error) {
 	for _, nack := range nacks {
 		n.texts.Store(nack.ID, nack.Error)
 	}
 	return n.fake.Nack(ctx, nacks...)
 }
 
-func (n *noting) Note(context.Context, queue.Note) error { return nil }
+func (n *noting) Note(context.Context, protocol.Note) error { return nil }
 
-func (n *noting) Bury(ctx context.Context, burials ...queue.Burial) (int, error) {
+func (n *noting) Bury(ctx context.Context, burials ...protocol.Burial) (int, error) {
 	for _, burial := range burials {
 		n.texts.Store(burial.ID, burial.Error)
 	}
@@ -269,13 +269,13 @@ type gated struct {
 	pop, nack chan struct{}
 }
 
-func (g *gated) Pop(ctx context.Context, req queue.PopRequest) (queue.Popped, error) {
+func (g *gated) Pop(ctx context.Context, req protocol.PopRequest) (protocol.Popped, error) {
 	p, err := g.noting.Pop(ctx, req)
 	<-g.pop
 	return p, err
 }
 
-func (g *gated) Nack(ctx context.Context, nacks ...queue.Nack) (int, error) {
+func (g *gated) Nack(ctx context.Context, nacks ...protocol.Nack) (int, error) {
 	<-g.nack
 	return g.noting.Nack(ctx, nacks...)
 }
@@ -418,7 +418,7 @@ func TestBehindTurn(t *testing.T) {
 		p.give(s, "slow", "a", "b")
 		time.Sleep(180 * time.Millisecond)
 		s.waits(t, "", "while another shard has the slot")
-		for id, want := range map[string]queue.Stage{"slow": queue.ForSlot, "a": queue.Behind, "b": queue.Behind} {
+		for id, want := range map[string]protocol.Stage{"slow": protocol.ForSlot, "a": protocol.Behind, "b": protocol.Behind} {
 			if got := p.runners[s.Shard].Whereabouts(id).Stage; got != want {
 				t.Errorf("%s: got stage %q, want %q", id, got, want)
 			}
@@ -519,7 +519,7 @@ func TestExhausted(t *testing.T) {
 		var told []string
 		calls := 0
 		s := p.add(Queue{Rules: Rules{
-			Rules:       rules.Rules{MaxRetryCount: 2, Exhausted: queue.Bury},
+			Rules:       rules.Rules{MaxRetryCount: 2, Exhausted: protocol.Bury},
 			RetryFunc:   func(int) time.Duration { return 0 },
 			FormatError: func(err error) string { return "<" + err.Error() + ">" },
 			OnExhausted: func(_ context.Context, e *lowkiq.Event) error {
@@ -633,10 +633,10 @@ func TestStill(t *testing.T) {
 type listed struct {
 	*noting
 	mu   sync.Mutex
-	pops []queue.PopRequest
+	pops []protocol.PopRequest
 }
 
-func (l *listed) Pop(ctx context.Context, req queue.PopRequest) (queue.Popped, error) {
+func (l *listed) Pop(ctx context.Context, req protocol.PopRequest) (protocol.Popped, error) {
 	l.mu.Lock()
 	l.pops = append(l.pops, req)
 	l.mu.Unlock()

@@ -6,7 +6,7 @@ import (
 	"sync"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // A person may cancel the run of an id. The context of its handler call ends then. Jobs that the handler still
@@ -18,8 +18,8 @@ import (
 // canceller cancels the handler call of a lane, and records the reasons.
 type canceller struct {
 	mu   sync.Mutex
-	call context.CancelCauseFunc       // nil if no call runs; guarded by mu
-	by   map[string]queue.Cancellation // reasons by id; guarded by mu
+	call context.CancelCauseFunc          // nil if no call runs; guarded by mu
+	by   map[string]protocol.Cancellation // reasons by id; guarded by mu
 }
 
 // beginCall records that a call begins, which cancel ends.
@@ -37,14 +37,14 @@ func (c *canceller) endCall() {
 }
 
 // cancel cancels the call because of an id. It returns false if no call runs.
-func (c *canceller) cancel(id string, why queue.Cancellation) bool {
+func (c *canceller) cancel(id string, why protocol.Cancellation) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.call == nil {
 		return false
 	}
 	if c.by == nil {
-		c.by = map[string]queue.Cancellation{}
+		c.by = map[string]protocol.Cancellation{}
 	}
 	c.by[id] = why
 	c.call(lowkiq.ErrCancelled)
@@ -59,7 +59,7 @@ func (c *canceller) hasEnded() bool {
 }
 
 // reasons returns why the last call was cancelled, by id, or nil.
-func (c *canceller) reasons() map[string]queue.Cancellation {
+func (c *canceller) reasons() map[string]protocol.Cancellation {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.by
@@ -67,7 +67,7 @@ func (c *canceller) reasons() map[string]queue.Cancellation {
 
 // Cancel cancels the handler call that has an id. It returns false if no call has the id. It also returns false while all calls
 // are being cancelled anyway, because the shard is lost or the time of the shutdown is over. All jobs in flight go back then.
-func (r *Runner) Cancel(id string, why queue.Cancellation) bool {
+func (r *Runner) Cancel(id string, why protocol.Cancellation) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, l := range r.state.lanes {

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
@@ -20,20 +20,20 @@ import (
 func TestCancel(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		then   queue.Then
+		then   protocol.Then
 		answer func(context.Context) error
 		left   string // what is left, and how often it failed; b was cancelled
 	}{
-		{queue.ThenRetry, context.Cause, "a-1 b-1 c-1"},
-		{queue.ThenHold, context.Cause, "a-1 b-1held c-1"},
-		{queue.ThenBury, context.Cause, "a-1 c-1"},
-		{queue.ThenDelete, func(context.Context) error { return errBoom }, "a-1 c-1"},
-		{queue.ThenRetry, func(context.Context) error { return nil }, ""},
-		{queue.ThenBury, func(context.Context) error { return nil }, ""},
-		{queue.ThenBury, func(context.Context) error { return lowkiq.Failed{"b": errBoom} }, ""},
-		{queue.ThenRetry, func(context.Context) error { return lowkiq.Failed{"c": errBoom} }, "c-1"},
-		{queue.ThenRetry, func(context.Context) error { panic("at its end") }, "a-1 b-1 c-1"},
-		{queue.ThenBury, func(context.Context) error { runtime.Goexit(); return nil }, "a-1 c-1"},
+		{protocol.ThenRetry, context.Cause, "a-1 b-1 c-1"},
+		{protocol.ThenHold, context.Cause, "a-1 b-1held c-1"},
+		{protocol.ThenBury, context.Cause, "a-1 c-1"},
+		{protocol.ThenDelete, func(context.Context) error { return errBoom }, "a-1 c-1"},
+		{protocol.ThenRetry, func(context.Context) error { return nil }, ""},
+		{protocol.ThenBury, func(context.Context) error { return nil }, ""},
+		{protocol.ThenBury, func(context.Context) error { return lowkiq.Failed{"b": errBoom} }, ""},
+		{protocol.ThenRetry, func(context.Context) error { return lowkiq.Failed{"c": errBoom} }, "c-1"},
+		{protocol.ThenRetry, func(context.Context) error { panic("at its end") }, "a-1 b-1 c-1"},
+		{protocol.ThenBury, func(context.Context) error { runtime.Goexit(); return nil }, "a-1 c-1"},
 	} {
 		calmly(t, 10, func(t *testing.T, p *process) {
 			began, calls := make(chan struct{}, 10), 0
@@ -52,26 +52,26 @@ func TestCancel(t *testing.T) {
 			p.give(s, "a", "b", "c")
 			<-began
 			r := p.runners[s.Shard]
-			if r.Cancel("x", queue.Cancellation{Then: c.then}) {
+			if r.Cancel("x", protocol.Cancellation{Then: c.then}) {
 				t.Error("an id that is not there was cancelled")
 			}
 			p.h.judge.cancels("b", c.then)
 			asked := p.Now()
-			if !r.Cancel("b", queue.Cancellation{Then: c.then, By: "ann"}) {
+			if !r.Cancel("b", protocol.Cancellation{Then: c.then, By: "ann"}) {
 				t.Error("it was not cancelled, and runs")
 			}
 			soon()
 			if got := s.left(); got != c.left {
 				t.Errorf("then %s: %q is left, want %q", c.then, got, c.left)
 			}
-			if r.Cancel("b", queue.Cancellation{Then: c.then}) {
+			if r.Cancel("b", protocol.Cancellation{Then: c.then}) {
 				t.Error("it was cancelled again, and no handler has it")
 			}
 			if _, now := r.ShouldReleaseHeld(asked); now {
 				t.Error("what is held is looked through at once, before its hold can have been read")
 			}
 			time.Sleep(time.Millisecond)
-			if _, now := r.ShouldReleaseHeld(p.Now()); now != (c.then == queue.ThenHold) {
+			if _, now := r.ShouldReleaseHeld(p.Now()); now != (c.then == protocol.ThenHold) {
 				t.Errorf("then %s: to look again for what nobody holds: %t", c.then, now)
 			}
 		})
@@ -98,7 +98,7 @@ func (s *shard) left() string {
 // asked. The other ids have failed by the timeout.
 func TestCancelOutOfTime(t *testing.T) {
 	t.Parallel()
-	for then, want := range map[queue.Then]string{queue.ThenBury: "a0 c0", queue.ThenDelete: "a0 c0", queue.ThenRetry: "a0 b-1 c0"} {
+	for then, want := range map[protocol.Then]string{protocol.ThenBury: "a0 c0", protocol.ThenDelete: "a0 c0", protocol.ThenRetry: "a0 b-1 c0"} {
 		calmly(t, 10, func(t *testing.T, p *process) {
 			late, calls := make(chan struct{}), 0
 			s := p.add(Queue{Rules: Rules{Rules: rules.Rules{BatchSize: 3, MaxRetryCount: 5, HandlerTimeout: time.Second}}}, func(ctx context.Context, b *lowkiq.Batch) error {
@@ -114,7 +114,7 @@ func TestCancelOutOfTime(t *testing.T) {
 			p.give(s, "a", "b", "c")
 			<-late
 			p.h.judge.cancels("b", then)
-			if !p.runners[s.Shard].Cancel("b", queue.Cancellation{Then: then}) {
+			if !p.runners[s.Shard].Cancel("b", protocol.Cancellation{Then: then}) {
 				t.Error("it was not cancelled, and runs")
 			}
 			time.Sleep(time.Second)
@@ -140,8 +140,8 @@ func TestCancelToHoldAwaitsIt(t *testing.T) {
 		p.give(s, "b")
 		<-began
 		r := p.runners[s.Shard]
-		p.h.judge.cancels("b", queue.ThenHold)
-		if !r.Cancel("b", queue.Cancellation{Then: queue.ThenHold}) {
+		p.h.judge.cancels("b", protocol.ThenHold)
+		if !r.Cancel("b", protocol.Cancellation{Then: protocol.ThenHold}) {
 			t.Error("it was not cancelled, and runs")
 		}
 		asked := p.Now()
@@ -165,7 +165,7 @@ func TestCancelBesideAHook(t *testing.T) {
 	calmly(t, 10, func(t *testing.T, p *process) {
 		began, hooked, calls := make(chan struct{}, 10), make(chan struct{}), 0
 		s := p.add(Queue{Rules: Rules{
-			Rules:    rules.Rules{ShardConcurrency: 2, Exhausted: queue.Bury},
+			Rules:    rules.Rules{ShardConcurrency: 2, Exhausted: protocol.Bury},
 			OnBuried: func(ctx context.Context, _ *lowkiq.Event) error { close(hooked); <-ctx.Done(); return nil },
 		}}, func(ctx context.Context, _ *lowkiq.Batch) error {
 			began <- struct{}{}
@@ -182,11 +182,11 @@ func TestCancelBesideAHook(t *testing.T) {
 		p.wake(s)
 		<-began
 		r := p.runners[s.Shard]
-		if where := r.Whereabouts("a"); where.Stage != queue.Handled || where.For > time.Second {
+		if where := r.Whereabouts("a"); where.Stage != protocol.Handled || where.For > time.Second {
 			t.Errorf("it is said to be at %+v, want with its second handler", where)
 		}
-		p.h.judge.cancels("a", queue.ThenRetry)
-		if !r.Cancel("a", queue.Cancellation{Then: queue.ThenRetry}) {
+		p.h.judge.cancels("a", protocol.ThenRetry)
+		if !r.Cancel("a", protocol.Cancellation{Then: protocol.ThenRetry}) {
 			t.Error("it was not cancelled, and runs")
 		}
 	})

@@ -11,7 +11,7 @@ import (
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/store/journal"
 	"github.com/lowkiq/lowkiq/internal/verdict"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // callHandler calls the handler for a batch, and applies its answer.
@@ -172,7 +172,7 @@ func (r *Runner) queueAcks(number int64, jobs []lowkiq.Job, result *callResult) 
 }
 
 // countAcks counts acks that Redis has.
-func (r *Runner) countAcks(acks []queue.Acks) {
+func (r *Runner) countAcks(acks []protocol.Acks) {
 	n := 0
 	for _, a := range acks {
 		n += len(a.IDs)
@@ -222,7 +222,7 @@ func (r *Runner) applyAnswer(batch *lowkiq.Batch, l *lane, result *callResult, a
 	}
 	r.mu.Lock()
 	for _, n := range nacks {
-		if n.Kind == queue.Hold {
+		if n.Kind == protocol.Hold {
 			r.releaseAgain.Store(int64(r.process.Now()))
 			continue
 		}
@@ -250,15 +250,15 @@ func (r *Runner) applyAnswer(batch *lowkiq.Batch, l *lane, result *callResult, a
 }
 
 // countPostponed counts ids that go back without a failure.
-func (q *Queue) countPostponed(nacks []queue.Nack) {
+func (q *Queue) countPostponed(nacks []protocol.Nack) {
 	by := &q.Metrics.Postponed
 	for i := range nacks {
 		switch n := &nacks[i]; {
-		case n.Kind == queue.Hold || n.Cancelled:
+		case n.Kind == protocol.Hold || n.Cancelled:
 			by.Person.Inc()
-		case n.Kind == queue.Postpone && (n.Limited || n.Group):
+		case n.Kind == protocol.Postpone && (n.Limited || n.Group):
 			by.Group.Inc()
-		case n.Kind == queue.Postpone:
+		case n.Kind == protocol.Postpone:
 			by.Handler.Inc()
 		}
 	}
@@ -309,7 +309,7 @@ func (p *Process) logFailure(batch *lowkiq.Batch, answer error, all verdict.Outc
 func (p *Process) warnFailure(kind string, batch *lowkiq.Batch, jobs int, id, text string) {
 	if left, ok := p.MayLog(batch.Shard.Queue, kind); ok {
 		p.Log.Warn(kind, "shard", batch.Shard, "flight", batch.Flight, "jobs", jobs, "of", len(batch.Jobs),
-			"id", id, "err", queue.Summary(text), "left_out", left)
+			"id", id, "err", protocol.Summary(text), "left_out", left)
 	}
 }
 

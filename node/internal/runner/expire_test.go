@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
@@ -47,9 +47,9 @@ func TestExpire(t *testing.T) {
 			if got := strings.Join(ran, " "); got != "a0 d0 c0 c2" {
 				t.Errorf("ran %s, want a0 d0 c0 c2", got)
 			}
-			policy := queue.Bury
+			policy := protocol.Bury
 			if to == rules.ExpireDrop {
-				policy = queue.Drop
+				policy = protocol.Drop
 			}
 			if got, want := fmt.Sprint(s.expired), fmt.Sprintf("[b[]%s c[1]%s]", policy, policy); got != want {
 				t.Errorf("expired %s, want %s", got, want)

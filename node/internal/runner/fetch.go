@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // maxPopBytes is the maximum size of the payloads of a pop.
@@ -21,7 +21,7 @@ func (r *Runner) popForLane(l *lane) (again bool) {
 	s := &r.state
 	s.change(popBegins)
 	rules := r.queue.rules()
-	req := queue.PopRequest{
+	req := protocol.PopRequest{
 		IDs: s.pace.idsToPop(rules, s.idleLanes()), Bytes: maxPopBytes, MaxCrashes: max(0, rules.MaxCrashes), Slot: s.quarantine.has,
 		States: rules.State != 0, NoSuspect: s.alarm.now() < s.quarantine.pause,
 	}
@@ -53,7 +53,7 @@ func (r *Runner) popForLane(l *lane) (again bool) {
 
 // popUntilAnswered asks Redis for the next flight, with all waiting acks. It repeats the request until it has an answer.
 // answered is false if the runner stops first, or if Redis refuses the pop.
-func (r *Runner) popUntilAnswered(req queue.PopRequest) (p queue.Popped, answered bool) {
+func (r *Runner) popUntilAnswered(req protocol.PopRequest) (p protocol.Popped, answered bool) {
 	for wait := NewBackoff(); ; {
 		req.Acks = append(req.Acks, r.acks.takeAll()...)
 		p, err := r.claim.Pop(r.process.IO, req)
@@ -68,7 +68,7 @@ func (r *Runner) popUntilAnswered(req queue.PopRequest) (p queue.Popped, answere
 			return p, false
 		}
 		r.process.OpFailed("pop", r.Shard, err)
-		if !queue.Transient(err) && r.process.IO.Err() == nil {
+		if !protocol.Transient(err) && r.process.IO.Err() == nil {
 			r.acks.putBack(req.Acks)
 			r.mu.Lock()
 			r.requestReclaim("pop", err)
@@ -91,7 +91,7 @@ func (r *Runner) isStopping() bool {
 }
 
 // reportPop records the time of Redis's clock in a pop's answer, and reports jobs that cannot be handled.
-func (p *Process) reportPop(s lowkiq.Shard, answer queue.Popped) {
+func (p *Process) reportPop(s lowkiq.Shard, answer protocol.Popped) {
 	p.SetRedisTime(answer.Now)
 	if len(answer.Damaged) > 0 {
 		p.Log.Error("damaged records were set aside; lowkiq-node check counts them", "shard", s, "ids", answer.Damaged)

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
@@ -39,7 +39,7 @@ type flight struct {
 }
 
 // add adds the jobs of a pop. Jobs in a form of a later release are not handled and keep the flight open.
-func (f *flights) add(p queue.Popped) {
+func (f *flights) add(p protocol.Popped) {
 	if n := len(p.Jobs) + len(p.Later); n > 0 {
 		f.open[p.Flight] = n
 	}
@@ -78,10 +78,10 @@ func (f *flights) putBack(batch *lowkiq.Batch, l *lane) {
 }
 
 // removeAll removes all waiting jobs, and returns the nacks that put them back to the head of the shard's line without a retry.
-func (f *flights) removeAll() (nacks []queue.Nack) {
+func (f *flights) removeAll() (nacks []protocol.Nack) {
 	for _, part := range slices.Backward(f.waiting) { // the job that goes back last is first in line
 		for _, job := range slices.Backward(part.jobs) {
-			nacks = append(nacks, queue.Nack{Flight: part.number, ID: job.ID, Kind: queue.Return})
+			nacks = append(nacks, protocol.Nack{Flight: part.number, ID: job.ID, Kind: protocol.Return})
 		}
 	}
 	f.waiting = nil
@@ -89,9 +89,9 @@ func (f *flights) removeAll() (nacks []queue.Nack) {
 }
 
 // removeHeld removes waiting jobs that are held, and returns the nacks that put them back until they are released.
-func (f *flights) removeHeld(by *rules.Held) (nacks []queue.Nack) {
+func (f *flights) removeHeld(by *rules.Held) (nacks []protocol.Nack) {
 	for _, part := range f.removeMatching(math.MaxInt, by.Holds) {
-		nacks = append(nacks, queue.Nack{Flight: part.number, ID: part.jobs[0].ID, Kind: queue.Hold})
+		nacks = append(nacks, protocol.Nack{Flight: part.number, ID: part.jobs[0].ID, Kind: protocol.Hold})
 	}
 	return nacks
 }

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // A job that has failed is alone in its batch, wherever it stands, and the batches that wait are counted so.
@@ -23,7 +23,7 @@ func TestFailedJobsGoAlone(t *testing.T) {
 		{"oof", 3, "oo f"},
 		{"ofo", 1, "o f o"},
 	} {
-		var p queue.Popped
+		var p protocol.Popped
 		for i, kind := range c.line {
 			p.Jobs = append(p.Jobs, lowkiq.Job{ID: fmt.Sprintf("%c%d", kind, i), RetryCount: map[rune]int{'o': -1, 'f': 2}[kind]})
 		}

@@ -6,7 +6,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/verdict"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // minBacklogRefusals is the number of successive ids of a shard that must be refused before waiting jobs of full groups go
@@ -121,7 +121,7 @@ func (r *Runner) returnBacklog() bool {
 		return false
 	}
 	waits := s.flights.countJobs()
-	parts := s.flights.removeMatching(queue.GroupsAtOnce, func(id string) bool {
+	parts := s.flights.removeMatching(protocol.GroupsAtOnce, func(id string) bool {
 		return r.queue.Limits.RefusesID(id) && !of.Held.Holds(id)
 	})
 	if 2*len(parts) < waits {
@@ -150,7 +150,7 @@ func (r *Runner) returnBacklog() bool {
 
 // askAboutBacklog asks when jobs may begin. It returns nacks for jobs that must wait. Jobs that may begin now are left for
 // lanes, which ask again once they have resources for a call.
-func (r *Runner) askAboutBacklog(parts []flight) (nacks []queue.Nack, left []flight) {
+func (r *Runner) askAboutBacklog(parts []flight) (nacks []protocol.Nack, left []flight) {
 	ids := make([]string, len(parts))
 	for i := range parts {
 		ids[i] = parts[i].jobs[0].ID

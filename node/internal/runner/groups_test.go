@@ -13,7 +13,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/verdict"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
@@ -35,7 +35,7 @@ func newGroupsOfOne(t *testing.T, lose func() bool) *groupsOfOne {
 	return &groupsOfOne{t: t, lose: lose, held: map[string]int{}, stops: map[string]time.Time{}, off: map[string]time.Time{}, lines: map[string]time.Time{}}
 }
 
-func (g *groupsOfOne) ask(r *queue.GroupRequest) ([]queue.GroupGrant, error) {
+func (g *groupsOfOne) ask(r *protocol.GroupRequest) ([]protocol.GroupGrant, error) {
 	g.mu.Lock()
 	if g.asking || r.Number <= g.number {
 		g.t.Errorf("request %d comes after %d, another one is asked: %v, want one after the other", r.Number, g.number, g.asking)
@@ -54,12 +54,12 @@ func (g *groupsOfOne) ask(r *queue.GroupRequest) ([]queue.GroupGrant, error) {
 }
 
 // answer is group.lua, while other instances have so many ids of each group in calls. mu is held.
-func (g *groupsOfOne) answer(r *queue.GroupRequest, others int) ([]queue.GroupGrant, error) {
+func (g *groupsOfOne) answer(r *protocol.GroupRequest, others int) ([]protocol.GroupGrant, error) {
 	if r.Number <= g.number {
 		return nil, errors.New("LATE")
 	}
 	g.number = r.Number
-	now, grants := time.Now(), make([]queue.GroupGrant, len(r.Groups))
+	now, grants := time.Now(), make([]protocol.GroupGrant, len(r.Groups))
 	for i, w := range r.Groups {
 		free := w.Back + w.New
 		if n := r.Limit.Concurrency; n > 0 {
@@ -93,7 +93,7 @@ func (g *groupsOfOne) answer(r *queue.GroupRequest, others int) ([]queue.GroupGr
 			g.lines[line] = first.Add(time.Duration(n-1) * w.Gap(r.Limit))
 			return first.Sub(now)
 		}
-		grants[i] = queue.GroupGrant{Back: back, New: in, BackIn: again("back "+w.Group, w.Back-back), NewIn: again("new "+w.Group, w.New-in)}
+		grants[i] = protocol.GroupGrant{Back: back, New: in, BackIn: again("back "+w.Group, w.Back-back), NewIn: again("new "+w.Group, w.New-in)}
 		if g.held[w.Group] = w.Busy + back + in; g.held[w.Group] == 0 || r.Limit.Concurrency == 0 {
 			delete(g.held, w.Group)
 		}
@@ -123,10 +123,10 @@ func TestGroups(t *testing.T) {
 				of.Limit = rules.Limit{Rate: rules.Rate{N: 1000, Per: time.Second}, Burst: 1000}
 			}
 			refuse := rand.New(rand.NewPCG(seed, 4))
-			rate := func(_ context.Context, batches []int) (queue.RateGrant, error) {
+			rate := func(_ context.Context, batches []int) (protocol.RateGrant, error) {
 				mu.Lock()
 				defer mu.Unlock()
-				return queue.RateGrant{Batches: refuse.IntN(len(batches) + 1), Left: refuse.IntN(5), Wait: time.Millisecond}, nil
+				return protocol.RateGrant{Batches: refuse.IntN(len(batches) + 1), Left: refuse.IntN(5), Wait: time.Millisecond}, nil
 			}
 			s := p.add(Queue{Rules: of, Limits: p.limits(rate, g.ask)}, func(_ context.Context, b *lowkiq.Batch) error {
 				mu.Lock()
@@ -246,7 +246,7 @@ func TestGroupsOfLongCalls(t *testing.T) {
 		g := newGroupsOfOne(t, func() bool { return false })
 		var others, asked, ran atomic.Int64
 		others.Store(2)
-		ask := func(r *queue.GroupRequest) ([]queue.GroupGrant, error) {
+		ask := func(r *protocol.GroupRequest) ([]protocol.GroupGrant, error) {
 			asked.Add(1)
 			g.mu.Lock()
 			defer g.mu.Unlock()
@@ -282,7 +282,7 @@ func TestGroupsOfCallsThatHang(t *testing.T) {
 	calmly(t, 4, func(t *testing.T, p *process) {
 		g := newGroupsOfOne(t, func() bool { return false })
 		var asked atomic.Int64
-		ask := func(r *queue.GroupRequest) ([]queue.GroupGrant, error) {
+		ask := func(r *protocol.GroupRequest) ([]protocol.GroupGrant, error) {
 			asked.Add(1)
 			g.mu.Lock()
 			defer g.mu.Unlock()
@@ -325,11 +325,11 @@ func TestGroupsWaitForARate(t *testing.T) {
 		calmly(t, 4, func(t *testing.T, p *process) {
 			g := newGroupsOfOne(t, func() bool { return false })
 			asked, runs := 0, 0
-			rate := func(_ context.Context, batches []int) (queue.RateGrant, error) {
+			rate := func(_ context.Context, batches []int) (protocol.RateGrant, error) {
 				if asked++; asked == 1 {
-					return queue.RateGrant{Wait: wait}, nil
+					return protocol.RateGrant{Wait: wait}, nil
 				}
-				return queue.RateGrant{Batches: len(batches), Left: 10}, nil
+				return protocol.RateGrant{Batches: len(batches), Left: 10}, nil
 			}
 			of := Rules{Rules: rules.Rules{Groups: rules.Groups{By: ":", Limit: rules.Limit{Concurrency: 1}}, Limit: rules.Limit{Rate: rules.Rate{N: 1, Per: time.Minute}, Burst: 1}}}
 			s := p.add(Queue{Rules: of, Limits: p.limits(rate, g.ask)}, func(context.Context, *lowkiq.Batch) error {
@@ -370,12 +370,12 @@ func TestGroupsAreNotKeptForASlot(t *testing.T) {
 		}
 		busy := p.add(Queue{}, func(context.Context, *lowkiq.Batch) error { time.Sleep(10 * time.Second); return nil })
 		asked, ran := 0, false
-		rate := func(_ context.Context, batches []int) (queue.RateGrant, error) {
+		rate := func(_ context.Context, batches []int) (protocol.RateGrant, error) {
 			if asked++; asked == 1 {
 				p.give(busy, "busy") // it gets the slot of the lane that is refused
-				return queue.RateGrant{Wait: maxGrantAge / 10}, nil
+				return protocol.RateGrant{Wait: maxGrantAge / 10}, nil
 			}
-			return queue.RateGrant{Batches: len(batches), Left: 10}, nil
+			return protocol.RateGrant{Batches: len(batches), Left: 10}, nil
 		}
 		of := Rules{Rules: rules.Rules{Groups: rules.Groups{By: ":", Limit: rules.Limit{Concurrency: 1}}, Limit: rules.Limit{Rate: rules.Rate{N: 100, Per: time.Second}, Burst: 1}}}
 		s := p.add(Queue{Rules: of, Limits: p.limits(rate, g.ask)}, func(context.Context, *lowkiq.Batch) error {
@@ -421,14 +421,14 @@ func TestRefusedBatchThatLeaves(t *testing.T) {
 	calmly(t, 1, func(t *testing.T, p *process) {
 		var r *Runner
 		asked := 0
-		rate := func(_ context.Context, batches []int) (queue.RateGrant, error) {
+		rate := func(_ context.Context, batches []int) (protocol.RateGrant, error) {
 			if asked++; asked == 1 {
 				another := *r.queue.rules()
 				another.Held = rules.NewHeld([]rules.Hold{{ID: "a"}})
 				r.queue.Change(another, 0)
-				return queue.RateGrant{Wait: maxGrantAge / 10}, nil
+				return protocol.RateGrant{Wait: maxGrantAge / 10}, nil
 			}
-			return queue.RateGrant{Batches: len(batches), Left: 10}, nil
+			return protocol.RateGrant{Batches: len(batches), Left: 10}, nil
 		}
 		own := p.limits(rate, nil)
 		l := &refusals{Limits: own}
@@ -459,7 +459,7 @@ func TestGroupRefusesIDsInQuarantine(t *testing.T) {
 		g := newGroupsOfOne(t, func() bool { return false })
 		var others, asked atomic.Int64
 		others.Store(1)
-		ask := func(r *queue.GroupRequest) ([]queue.GroupGrant, error) {
+		ask := func(r *protocol.GroupRequest) ([]protocol.GroupGrant, error) {
 			asked.Add(1)
 			g.mu.Lock()
 			defer g.mu.Unlock()
@@ -511,13 +511,13 @@ func TestGroupsOfALargeBatch(t *testing.T) {
 	t.Parallel()
 	calmly(t, 1, func(t *testing.T, p *process) {
 		var runs atomic.Int32
-		ask := func(r *queue.GroupRequest) ([]queue.GroupGrant, error) {
-			if len(r.Groups) > queue.GroupsAtOnce {
-				t.Errorf("a request about %d groups, at most %d may be", len(r.Groups), queue.GroupsAtOnce)
+		ask := func(r *protocol.GroupRequest) ([]protocol.GroupGrant, error) {
+			if len(r.Groups) > protocol.GroupsAtOnce {
+				t.Errorf("a request about %d groups, at most %d may be", len(r.Groups), protocol.GroupsAtOnce)
 			}
-			grants := make([]queue.GroupGrant, len(r.Groups))
+			grants := make([]protocol.GroupGrant, len(r.Groups))
 			for i, w := range r.Groups {
-				grants[i] = queue.GroupGrant{Back: w.Back, New: w.New}
+				grants[i] = protocol.GroupGrant{Back: w.Back, New: w.New}
 			}
 			return grants, nil
 		}

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
@@ -45,10 +45,10 @@ type judge struct {
 
 	mu    sync.Mutex
 	of    map[call]fate
-	busy  map[string]call                // ids that handlers have
-	ended map[string]map[int]string      // how payloads have ended, by id
-	asked map[string]map[queue.Then]bool // what people have asked for when they cancelled runs of an id
-	stood map[claimed]time.Time          // since when runners have said that nothing of theirs begins
+	busy  map[string]call                   // ids that handlers have
+	ended map[string]map[int]string         // how payloads have ended, by id
+	asked map[string]map[protocol.Then]bool // what people have asked for when they cancelled runs of an id
+	stood map[claimed]time.Time             // since when runners have said that nothing of theirs begins
 }
 
 // claimed is a claim on a shard.
@@ -58,7 +58,7 @@ type claimed struct {
 }
 
 func newJudge(h *history) *judge {
-	return &judge{h: h, of: map[call]fate{}, busy: map[string]call{}, ended: map[string]map[int]string{}, asked: map[string]map[queue.Then]bool{}, stood: map[claimed]time.Time{}}
+	return &judge{h: h, of: map[call]fate{}, busy: map[string]call{}, ended: map[string]map[int]string{}, asked: map[string]map[protocol.Then]bool{}, stood: map[claimed]time.Time{}}
 }
 
 func (j *judge) enter(p *process, b *lowkiq.Batch) {
@@ -191,17 +191,17 @@ func (j *judge) end(id string, payloads []int, how string) {
 }
 
 // cancels notes that a person is about to end runs of an id.
-func (j *judge) cancels(id string, then queue.Then) {
+func (j *judge) cancels(id string, then protocol.Then) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.asked[id] == nil {
-		j.asked[id] = map[queue.Then]bool{}
+		j.asked[id] = map[protocol.Then]bool{}
 	}
 	j.asked[id][then] = true
 }
 
 // wasAsked looks whether a person has asked for what becomes of a call.
-func (j *judge) wasAsked(c call, then queue.Then) {
+func (j *judge) wasAsked(c call, then protocol.Then) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if !j.asked[c.id][then] {
@@ -210,24 +210,24 @@ func (j *judge) wasAsked(c call, then queue.Then) {
 }
 
 // back looks at an id that goes back, with the retry count that it had.
-func (j *judge) back(c call, n queue.Nack, retry int) {
-	f, then := j.fate(c), queue.ThenRetry
+func (j *judge) back(c call, n protocol.Nack, retry int) {
+	f, then := j.fate(c), protocol.ThenRetry
 	had := f.payloads != nil // a handler had it
-	if n.Kind == queue.Hold {
-		then = queue.ThenHold
+	if n.Kind == protocol.Hold {
+		then = protocol.ThenHold
 	}
 	switch {
 	case n.Cancelled:
 		j.wasAsked(c, then)
-	case n.Kind == queue.Return && had, n.Kind == queue.Hold && had, n.Limited && had:
+	case n.Kind == protocol.Return && had, n.Kind == protocol.Hold && had, n.Limited && had:
 		j.h.Fault("%+v goes back as %s, and a handler had it", c, n.Kind)
 	case errors.Is(f.cause, lowkiq.ErrCancelled) && n.Delay > 0:
 		j.h.Fault("%+v was beside one that was cancelled, and waits for %s", c, n.Delay)
 	}
 	switch {
-	case n.Kind == queue.Retry && (!had || f.spared):
+	case n.Kind == protocol.Retry && (!had || f.spared):
 		j.h.Fault("%+v costs a retry, and has not failed", c)
-	case n.Kind == queue.Retry && n.RetryCount != retry+1, n.Kind == queue.Postpone && n.RetryCount != retry:
+	case n.Kind == protocol.Retry && n.RetryCount != retry+1, n.Kind == protocol.Postpone && n.RetryCount != retry:
 		j.h.Fault("%+v goes back as %s with retry count %d, and had %d", c, n.Kind, n.RetryCount, retry)
 	}
 	if had && !f.failed && !j.h.timed() {
@@ -236,15 +236,15 @@ func (j *judge) back(c call, n queue.Nack, retry int) {
 }
 
 // buried looks at payloads of a job that do not come again.
-func (j *judge) buried(c call, b queue.Burial, job lowkiq.Job, gone []int) {
+func (j *judge) buried(c call, b protocol.Burial, job lowkiq.Job, gone []int) {
 	how := isGone
-	switch f, then := j.fate(c), queue.ThenBury; {
+	switch f, then := j.fate(c), protocol.ThenBury; {
 	case b.Expired > 0:
 		how = isStale
 		j.late(c, b, &job, gone)
 	case b.Cancelled:
-		if b.Policy == queue.Drop {
-			then = queue.ThenDelete
+		if b.Policy == protocol.Drop {
+			then = protocol.ThenDelete
 		}
 		j.wasAsked(c, then)
 	case f.payloads == nil || f.spared:
@@ -254,7 +254,7 @@ func (j *judge) buried(c call, b queue.Burial, job lowkiq.Job, gone []int) {
 }
 
 // late looks at payloads that are said to have expired.
-func (j *judge) late(c call, b queue.Burial, job *lowkiq.Job, gone []int) {
+func (j *judge) late(c call, b protocol.Burial, job *lowkiq.Job, gone []int) {
 	if j.fate(c).payloads != nil {
 		j.h.Fault("%+v has expired, and a handler had it", c)
 	}
@@ -262,7 +262,7 @@ func (j *judge) late(c call, b queue.Burial, job *lowkiq.Job, gone []int) {
 		j.h.Fault("%+v: %d payloads have expired at retry count %d, want %d and %d", c, b.Expired, b.RetryCount, len(gone), job.RetryCount)
 	}
 	to := j.h.now().Expire.To
-	if (to == rules.ExpireDrop) != (b.Policy == queue.Drop) {
+	if (to == rules.ExpireDrop) != (b.Policy == protocol.Drop) {
 		j.h.Fault("%+v has expired and goes by %s, want to %s", c, b.Policy, to)
 	}
 	now := time.Now()

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
@@ -129,12 +129,12 @@ func (p *process) askPermits() time.Duration {
 }
 
 // askRate is the queue's Rate.
-func (p *process) askRate(_ context.Context, batches []int) (queue.RateGrant, error) {
+func (p *process) askRate(_ context.Context, batches []int) (protocol.RateGrant, error) {
 	g, limit := p.gates, p.queue.rules().Limit
 	if limit.Rate.N == 0 { // it was taken away meanwhile
-		return queue.RateGrant{Batches: len(batches), Left: queue.RatesAtOnce}, nil
+		return protocol.RateGrant{Batches: len(batches), Left: protocol.RatesAtOnce}, nil
 	}
-	var grant queue.RateGrant // a request that comes late writes it after this one has returned
+	var grant protocol.RateGrant // a request that comes late writes it after this one has returned
 	err := g.ask("rate", batches, func() error {
 		g.rate.mu.Lock()
 		defer g.rate.mu.Unlock()
@@ -143,7 +143,7 @@ func (p *process) askRate(_ context.Context, batches []int) (queue.RateGrant, er
 		return nil
 	})
 	if err != nil {
-		return queue.RateGrant{}, err
+		return protocol.RateGrant{}, err
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -157,10 +157,10 @@ func (p *process) askRate(_ context.Context, batches []int) (queue.RateGrant, er
 }
 
 // askGroups is the queue's AskGroups.
-func (p *process) askGroups(r *queue.GroupRequest) ([]queue.GroupGrant, error) {
+func (p *process) askGroups(r *protocol.GroupRequest) ([]protocol.GroupGrant, error) {
 	g := p.gates
 	others := int(p.h.others.Load())
-	var grants []queue.GroupGrant // a request that comes late writes it after this one has returned
+	var grants []protocol.GroupGrant // a request that comes late writes it after this one has returned
 	err := g.ask("groups", r, func() (err error) {
 		g.groups.mu.Lock()
 		defer g.groups.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 	"github.com/lowkiq/lowkiq/internal/testing/historytest"
 	"github.com/lowkiq/lowkiq/internal/testing/tier"
 	"github.com/lowkiq/lowkiq/metrics"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
@@ -214,7 +214,7 @@ func newHistory(run *historytest.History) *history {
 		})
 	}
 	h.rules = Rules{
-		Rules:       rules.Rules{BatchSize: 1 + h.IntN(3), ShardConcurrency: 1 + h.IntN(4), Prefetch: 10, MaxRetryCount: 3 + h.IntN(20), Exhausted: queue.Skip, Scheduler: []rules.Scheduler{rules.Seq, rules.Lag}[h.IntN(2)]},
+		Rules:       rules.Rules{BatchSize: 1 + h.IntN(3), ShardConcurrency: 1 + h.IntN(4), Prefetch: 10, MaxRetryCount: 3 + h.IntN(20), Exhausted: protocol.Skip, Scheduler: []rules.Scheduler{rules.Seq, rules.Lag}[h.IntN(2)]},
 		RetryFunc:   func(int) time.Duration { return h.Below(100 * time.Millisecond) },
 		FormatError: error.Error,
 	}
@@ -419,7 +419,7 @@ func (h *history) disturb(during time.Duration) {
 
 // cancel ends the run of some id, if one runs.
 func (h *history) cancel(p *process) {
-	id, why := fmt.Sprint("id", h.IntN(6)), queue.Cancellation{Then: queue.Thens()[h.IntN(4)], By: "ann"}
+	id, why := fmt.Sprint("id", h.IntN(6)), protocol.Cancellation{Then: protocol.Thens()[h.IntN(4)], By: "ann"}
 	h.judge.cancels(id, why.Then)
 	for _, r := range p.all() {
 		if r.Cancel(id, why) {

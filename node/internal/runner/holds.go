@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
@@ -86,9 +86,9 @@ type awaitedHolds struct {
 
 // addNacks adds the ids of the nacks that put jobs back as held. asked is the time when the process last asked for the
 // holds. addNacks forgets ids that were put back before that.
-func (a *awaitedHolds) addNacks(nacks []queue.Nack, now, asked time.Duration) {
+func (a *awaitedHolds) addNacks(nacks []protocol.Nack, now, asked time.Duration) {
 	for i := range nacks {
-		if nacks[i].Kind != queue.Hold {
+		if nacks[i].Kind != protocol.Hold {
 			continue
 		}
 		a.mu.Lock()

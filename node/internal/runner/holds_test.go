@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
@@ -45,7 +45,7 @@ func TestHeldBack(t *testing.T) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.state.phase = popping
-		r.state.flights.add(queue.Popped{Flight: 99, Jobs: []lowkiq.Job{{ID: "b"}}})
+		r.state.flights.add(protocol.Popped{Flight: 99, Jobs: []lowkiq.Job{{ID: "b"}}})
 		if !r.putBackHeld() || r.state.phase != repopping || len(r.state.flights.waiting) > 0 || r.state.flights.open[99] != 0 {
 			t.Errorf("phase %d, waiting %v, open %v: want that the pop is done again, and nothing of the flight", r.state.phase, r.state.flights.waiting, r.state.flights.open)
 		}
@@ -121,7 +121,7 @@ func TestHeldBehindALaneThatWaits(t *testing.T) {
 			p.give(s, "a", "b", "c")
 			if !early {
 				soon()
-				if where := r.Whereabouts("b"); where.Stage != queue.Behind {
+				if where := r.Whereabouts("b"); where.Stage != protocol.Behind {
 					t.Errorf("b is at stage %v, want it behind a", where.Stage)
 				}
 			}

@@ -10,7 +10,7 @@ import (
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/store/journal"
 	"github.com/lowkiq/lowkiq/internal/verdict"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // Listeners of the cluster and the hooks of the queue learn how handler calls end, each at most once.
@@ -28,7 +28,7 @@ func (r *Runner) publishDone(jobs []lowkiq.Job, result *callResult) {
 }
 
 // publishNotDone sends the runs of other jobs to listeners, once Redis has the outcome.
-func (r *Runner) publishNotDone(nacks []queue.Nack, burials []queue.Burial) {
+func (r *Runner) publishNotDone(nacks []protocol.Nack, burials []protocol.Burial) {
 	if r.process.HasListeners == nil || !r.process.HasListeners(r.Shard.Queue) {
 		return
 	}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/verdict"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
@@ -47,7 +47,7 @@ func TestHooksHoldNothing(t *testing.T) {
 				}
 				var ran []string
 				s := p.add(Queue{
-					Rules:  Rules{Rules: rules.Rules{BatchSize: 3, Exhausted: queue.Bury, Groups: rules.Groups{By: ":", Limit: rules.Limit{Concurrency: 3}}}, OnBuried: hook},
+					Rules:  Rules{Rules: rules.Rules{BatchSize: 3, Exhausted: protocol.Bury, Groups: rules.Groups{By: ":", Limit: rules.Limit{Concurrency: 3}}}, OnBuried: hook},
 					Limits: p.limits(nil, g.ask), Reserve: reserve, ProcessWait: testMetrics.Wait,
 				}, func(_ context.Context, b *lowkiq.Batch) error {
 					answer := lowkiq.Failed{}
@@ -144,8 +144,8 @@ func TestBurialsThatAreLogged(t *testing.T) {
 	t.Parallel()
 	var text bytes.Buffer
 	p := &Process{Log: slog.New(slog.NewTextHandler(&text, nil)), MayLog: func(string, string) (int, bool) { return 0, true }}
-	p.logFailure(&lowkiq.Batch{}, nil, verdict.Outcome{Burials: []queue.Burial{
-		{ID: "late", Policy: queue.Bury, Expired: 1}, {ID: "person", Policy: queue.Bury, Cancelled: true}, {ID: "waits", Policy: queue.Block}, {ID: "dead", Policy: queue.Skip},
+	p.logFailure(&lowkiq.Batch{}, nil, verdict.Outcome{Burials: []protocol.Burial{
+		{ID: "late", Policy: protocol.Bury, Expired: 1}, {ID: "person", Policy: protocol.Bury, Cancelled: true}, {ID: "waits", Policy: protocol.Block}, {ID: "dead", Policy: protocol.Skip},
 	}})
 	got := text.String()
 	if strings.Count(got, "\n") != 2 || !strings.Contains(got, `msg="jobs buried" shard=/0 flight=0 jobs=1 of=0 id=dead`) ||

@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // Reserve waits for a resource that a handler needs for a call, such as a free process. with returns the
@@ -38,17 +38,17 @@ type lane struct {
 	clock callClock // of the lane's calls
 
 	// For state.locateID and Runner.Cancel.
-	ids       []string                    // of the batch; guarded by the runner's mu
-	canceller canceller                   // cancels its call
-	stage     atomic.Pointer[queue.Stage] // resource that the batch waits for
-	began     atomic.Int64                // time when the handler call began, by Now; 0 outside calls
+	ids       []string                       // of the batch; guarded by the runner's mu
+	canceller canceller                      // cancels its call
+	stage     atomic.Pointer[protocol.Stage] // resource that the batch waits for
+	began     atomic.Int64                   // time when the handler call began, by Now; 0 outside calls
 }
 
 // The stages of a batch before its call.
 var (
-	stageBehind, stageCall       = queue.Behind, queue.ForCall
-	stageProcess, stageForSlot   = queue.ForProcess, queue.ForSlot
-	stageForPermit, stageForRate = queue.ForPermit, queue.ForRate
+	stageBehind, stageCall       = protocol.Behind, protocol.ForCall
+	stageProcess, stageForSlot   = protocol.ForProcess, protocol.ForSlot
+	stageForPermit, stageForRate = protocol.ForPermit, protocol.ForRate
 )
 
 // hasAll reports whether the lane holds all resources of a call, so that it need not wait.

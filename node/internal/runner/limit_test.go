@@ -13,7 +13,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/node/internal/limits"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
@@ -134,13 +134,13 @@ func TestAskedForLong(t *testing.T) {
 					}
 					letGo = time.Now()
 				}
-				rate := func(_ context.Context, batches []int) (queue.RateGrant, error) {
+				rate := func(_ context.Context, batches []int) (protocol.RateGrant, error) {
 					long()
-					return queue.RateGrant{Batches: len(batches)}, nil
+					return protocol.RateGrant{Batches: len(batches)}, nil
 				}
 				groups := newGroupsOfOne(t, func() bool { return false })
 				of.BatchSize = 2
-				s := p.add(Queue{Rules: of, Limits: p.limits(rate, func(r *queue.GroupRequest) ([]queue.GroupGrant, error) {
+				s := p.add(Queue{Rules: of, Limits: p.limits(rate, func(r *protocol.GroupRequest) ([]protocol.GroupGrant, error) {
 					long()
 					return groups.ask(r)
 				})}, func(_ context.Context, b *lowkiq.Batch) error {
@@ -192,7 +192,7 @@ type oneRate struct {
 	requests int       // guarded by mu
 }
 
-func (o *oneRate) ask(_ context.Context, batches []int) (grant queue.RateGrant, err error) {
+func (o *oneRate) ask(_ context.Context, batches []int) (grant protocol.RateGrant, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.asking {
@@ -208,7 +208,7 @@ func (o *oneRate) ask(_ context.Context, batches []int) (grant queue.RateGrant, 
 }
 
 // take is rate.lua. mu is held.
-func (o *oneRate) take(batches []int) (grant queue.RateGrant) {
+func (o *oneRate) take(batches []int) (grant protocol.RateGrant) {
 	now := time.Now()
 	after := func(ids int) time.Time { return now.Add(time.Duration(ids) * o.step) }
 	if most := after(max(o.burst, o.large)); o.off.After(most) {
@@ -292,11 +292,11 @@ func TestWaitsForTheRateWithNothing(t *testing.T) {
 	t.Parallel()
 	calmly(t, 8, func(t *testing.T, p *process) {
 		begun := time.Now()
-		rate := func(_ context.Context, batches []int) (queue.RateGrant, error) {
+		rate := func(_ context.Context, batches []int) (protocol.RateGrant, error) {
 			if wait := time.Minute - time.Since(begun); wait > 0 {
-				return queue.RateGrant{Wait: wait}, nil
+				return protocol.RateGrant{Wait: wait}, nil
 			}
-			return queue.RateGrant{Batches: len(batches), Left: queue.RatesAtOnce}, nil
+			return protocol.RateGrant{Batches: len(batches), Left: protocol.RatesAtOnce}, nil
 		}
 		of := Rules{Rules: rules.Rules{ShardConcurrency: 8}}
 		s := p.add(Queue{Rules: of, Concurrency: 8, Limits: p.limits(rate, nil)}, func(_ context.Context, b *lowkiq.Batch) error {

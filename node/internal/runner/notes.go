@@ -11,7 +11,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/store/journal"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // notes sends the notes of a handler call to Redis. The first note about an id is sent at once. Later notes are joined, and
@@ -176,7 +176,7 @@ func (n *notes) TakeNote(ctx context.Context, batch *lowkiq.Batch, id string, no
 	n.mu.Unlock()
 	// A handler that must stop does not wait for a Redis that does not answer (I1). The request continues without it.
 	sent := make(chan error, 1)
-	go func() { sent <- n.sendNote(ctx, queue.Note{Flight: batch.Flight, ID: id, Note: note}) }()
+	go func() { sent <- n.sendNote(ctx, protocol.Note{Flight: batch.Flight, ID: id, Note: note}) }()
 	select {
 	case err := <-sent:
 		return err
@@ -189,10 +189,10 @@ func (n *notes) TakeNote(ctx context.Context, batch *lowkiq.Batch, id string, no
 func (n *notes) sendLater() {
 	n.mu.Lock()
 	n.timer = nil
-	var due []queue.Note
+	var due []protocol.Note
 	for id, note := range n.later {
 		n.sent[id] = time.Now()
-		due = append(due, queue.Note{Flight: n.flight, ID: id, Note: note})
+		due = append(due, protocol.Note{Flight: n.flight, ID: id, Note: note})
 	}
 	clear(n.later)
 	n.mu.Unlock()
@@ -204,7 +204,7 @@ func (n *notes) sendLater() {
 }
 
 // sendNote sends a note to Redis. It returns [lowkiq.ErrEnded] if the claim is lost.
-func (n *notes) sendNote(ctx context.Context, note queue.Note) error {
+func (n *notes) sendNote(ctx context.Context, note protocol.Note) error {
 	err := n.r.claim.Note(ctx, note)
 	if errors.Is(err, lowkiq.ErrFenced) {
 		n.r.loseClaim("note", err)

@@ -12,7 +12,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/verdict"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
@@ -23,7 +23,7 @@ type noteTaker struct {
 	got []string // guarded by mu
 }
 
-func (c *noteTaker) Note(_ context.Context, n queue.Note) error {
+func (c *noteTaker) Note(_ context.Context, n protocol.Note) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.got = append(c.got, fmt.Sprintf("%d %s %v %s %s", n.Flight, n.ID, n.Progress, n.Log, n.State))
@@ -117,7 +117,7 @@ type silent struct {
 	asked, answer chan struct{}
 }
 
-func (c *silent) Note(context.Context, queue.Note) error {
+func (c *silent) Note(context.Context, protocol.Note) error {
 	close(c.asked)
 	<-c.answer
 	return nil

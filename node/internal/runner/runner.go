@@ -106,16 +106,16 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/store/journal"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
-// Claim is the right to work on a shard, with all operations of a runner on Redis. *queue.Claim implements it.
+// Claim is the right to work on a shard, with all operations of a runner on Redis. *protocol.Claim implements it.
 type Claim interface {
-	Pop(context.Context, queue.PopRequest) (queue.Popped, error)
-	Ack(context.Context, ...queue.Acks) (int, error)
-	Nack(context.Context, ...queue.Nack) (int, error)
-	Bury(context.Context, ...queue.Burial) (int, error)
-	Note(context.Context, queue.Note) error
+	Pop(context.Context, protocol.PopRequest) (protocol.Popped, error)
+	Ack(context.Context, ...protocol.Acks) (int, error)
+	Nack(context.Context, ...protocol.Nack) (int, error)
+	Bury(context.Context, ...protocol.Burial) (int, error)
+	Note(context.Context, protocol.Note) error
 	LastNote(context.Context, ...string) (time.Time, error)
 	SetJournal(journal.Rule)
 	HasHeld() bool
@@ -482,7 +482,7 @@ func (r *Runner) IsStill() bool {
 // handlers must return as quickly as after the loss of a lease.
 func (r *Runner) loseClaim(op string, err error) {
 	why := claimLost
-	if refusal := (*queue.FencedError)(nil); errors.As(err, &refusal) && refusal.Owner.Fence != 0 {
+	if refusal := (*protocol.FencedError)(nil); errors.As(err, &refusal) && refusal.Owner.Fence != 0 {
 		why = claimTaken
 	}
 	r.mu.Lock()
@@ -556,7 +556,7 @@ func (r *Runner) Close() {
 }
 
 // Whereabouts returns where the runner has an id.
-func (r *Runner) Whereabouts(id string) queue.Whereabouts {
+func (r *Runner) Whereabouts(id string) protocol.Whereabouts {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.state.locateID(id)

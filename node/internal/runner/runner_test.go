@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
@@ -143,7 +143,7 @@ func TestUnknownFlight(t *testing.T) {
 		{"twice", [][]int64{{2, 3}, {3, 2}}, 0, false, true},
 		{"twice, several", [][]int64{{2, 3, 1}, {1, 3, 2}}, 0, false, true},
 	} {
-		f, acks := flights{open: map[int64]int{3: 1}}, &acks{waiting: []queue.Acks{{Flight: c.acks}}}
+		f, acks := flights{open: map[int64]int{3: 1}}, &acks{waiting: []protocol.Acks{{Flight: c.acks}}}
 		if c.flush {
 			acks.flushing = make(chan struct{})
 		}

@@ -15,7 +15,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/store/journal"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // shard is a shard of Redis in memory, by the rules of lua/: pop.lua, finish.lua, nack.lua,
@@ -200,7 +200,7 @@ func (s *shard) rest(id string) {
 	s.ready = append(s.ready, id)
 }
 
-func (s *shard) finish(fence int64, acks []queue.Acks) {
+func (s *shard) finish(fence int64, acks []protocol.Acks) {
 	for _, a := range acks {
 		ids, flight, n := a.IDs, s.flights[a.Flight], len(a.IDs)
 		if a.InRow && !a.Runs.Empty() && !rowOf(s.taken[a.Flight], ids) {
@@ -236,13 +236,13 @@ func rowOf(taken, ids []string) bool {
 func (s *shard) called(id string) bool { return s.h.called && id[len(id)-1]%2 == 0 }
 
 // told looks whether the end of an id comes with what its handler has answered.
-func (s *shard) told(a queue.Acks, id string) {
+func (s *shard) told(a protocol.Acks, id string) {
 	if s.h.now().ShardJournal.Runs == journal.All {
 		if place := slices.Index(a.IDs, id); place < 0 || a.Rest || !strings.Contains(lineAt(a.Runs, place), id) {
 			s.fault("flight %d: %s is acknowledged without its line of the journal", a.Flight, id)
 		}
 	}
-	i := slices.IndexFunc(a.Answers, func(one queue.Answer) bool { return one.ID == id })
+	i := slices.IndexFunc(a.Answers, func(one protocol.Answer) bool { return one.ID == id })
 	switch {
 	case !s.called(id) && i >= 0 && !a.Answers[i].HasNotes:
 		s.fault("flight %d: %s has an answer for nobody", a.Flight, id)
@@ -262,7 +262,7 @@ func lineAt(runs journal.Block, place int) string {
 }
 
 // pop is pop.lua.
-func (s *shard) pop(fence, number int64, req queue.PopRequest) (p queue.Popped, err error) {
+func (s *shard) pop(fence, number int64, req protocol.PopRequest) (p protocol.Popped, err error) {
 	if number > s.popped+1 {
 		return p, errors.New("NUMBER " + strconv.FormatInt(s.popped, 10))
 	}
@@ -271,7 +271,7 @@ func (s *shard) pop(fence, number int64, req queue.PopRequest) (p queue.Popped, 
 	}
 	s.finish(fence, req.Acks)
 	now := time.Now()
-	p = queue.Popped{Now: now, Flight: number}
+	p = protocol.Popped{Now: now, Flight: number}
 	defer func() {
 		p.Open = slices.Collect(maps.Keys(s.flights))
 		p.Ready, p.Next = len(s.ready), s.next()
@@ -279,7 +279,7 @@ func (s *shard) pop(fence, number int64, req queue.PopRequest) (p queue.Popped, 
 	if number <= s.popped {
 		if number == s.popped {
 			if len(s.crashes) > len(s.suspects) {
-				p.Quarantine = queue.QuarantineTaken
+				p.Quarantine = protocol.QuarantineTaken
 			}
 			for _, id := range s.flights[number] {
 				p.Jobs = append(p.Jobs, s.job(id))
@@ -290,7 +290,7 @@ func (s *shard) pop(fence, number int64, req queue.PopRequest) (p queue.Popped, 
 	s.popped, s.came[number] = number, now
 	s.promote(now)
 	if len(s.crashes) > len(s.suspects) {
-		p.Quarantine = queue.QuarantineWait
+		p.Quarantine = protocol.QuarantineWait
 		return p, nil
 	}
 	var take []string
@@ -298,12 +298,12 @@ func (s *shard) pop(fence, number int64, req queue.PopRequest) (p queue.Popped, 
 		id := s.suspects[0]
 		switch {
 		case s.crashes[id] > 0 && !req.Slot:
-			p.Quarantine = queue.QuarantineSlot
+			p.Quarantine = protocol.QuarantineSlot
 		case len(s.flights) > 0:
-			p.Quarantine = queue.QuarantineWait
+			p.Quarantine = protocol.QuarantineWait
 			return p, nil
 		default:
-			p.Quarantine = queue.QuarantineTaken
+			p.Quarantine = protocol.QuarantineTaken
 			take, s.suspects = []string{id}, s.suspects[1:]
 		}
 	}
@@ -397,11 +397,11 @@ func (f *fake) send(ctx context.Context, op string, what any, execute func() err
 			return errors.New("NOPERM this user has no permissions")
 		}
 		if !f.held || f.shard.fence != f.fence {
-			owner := queue.Owner{}
+			owner := protocol.Owner{}
 			if f.held {
-				owner = queue.Owner{Instance: "another", Fence: f.shard.fence}
+				owner = protocol.Owner{Instance: "another", Fence: f.shard.fence}
 			}
-			return &queue.FencedError{Owner: owner}
+			return &protocol.FencedError{Owner: owner}
 		}
 		return execute()
 	}
@@ -422,7 +422,7 @@ func (f *fake) send(ctx context.Context, op string, what any, execute func() err
 }
 
 // confirmed notes what Redis has said that it did.
-func (f *fake) confirmed(err error, acks []queue.Acks) error {
+func (f *fake) confirmed(err error, acks []protocol.Acks) error {
 	for _, a := range acks {
 		for _, id := range a.IDs {
 			f.h.judge.acknowledged(call{f.Shard, f.fence, a.Flight, id}, err == nil)
@@ -431,15 +431,15 @@ func (f *fake) confirmed(err error, acks []queue.Acks) error {
 	return err
 }
 
-func (f *fake) Pop(ctx context.Context, req queue.PopRequest) (queue.Popped, error) {
+func (f *fake) Pop(ctx context.Context, req protocol.PopRequest) (protocol.Popped, error) {
 	number := f.number + 1
-	var p queue.Popped // of a request that comes late nobody reads it
+	var p protocol.Popped // of a request that comes late nobody reads it
 	err := f.send(ctx, "a pop with acks", req.Acks, func() (err error) {
 		p, err = f.pop(f.fence, number, req)
 		return err
 	})
 	if f.confirmed(err, req.Acks) != nil {
-		return queue.Popped{}, err
+		return protocol.Popped{}, err
 	}
 	f.number = number
 	if len(p.Jobs) > 0 {
@@ -448,7 +448,7 @@ func (f *fake) Pop(ctx context.Context, req queue.PopRequest) (queue.Popped, err
 	return p, nil
 }
 
-func (f *fake) Ack(ctx context.Context, acks ...queue.Acks) (int, error) {
+func (f *fake) Ack(ctx context.Context, acks ...protocol.Acks) (int, error) {
 	err := f.send(ctx, "acks", acks, func() error {
 		ready := len(f.ready)
 		f.finish(f.fence, acks)
@@ -469,7 +469,7 @@ func (f *fake) GroupRule() string { return "" }
 // Note is note.lua. Nothing waits for a note, and what is late finds the flight ended.
 func (f *fake) LastNote(context.Context, ...string) (time.Time, error) { return time.Time{}, nil }
 
-func (f *fake) Note(ctx context.Context, note queue.Note) error {
+func (f *fake) Note(ctx context.Context, note protocol.Note) error {
 	return f.send(ctx, "a note", note.ID, func() error {
 		if !slices.Contains(f.flights[note.Flight], note.ID) {
 			return lowkiq.ErrEnded
@@ -478,7 +478,7 @@ func (f *fake) Note(ctx context.Context, note queue.Note) error {
 	})
 }
 
-func (f *fake) Nack(ctx context.Context, nacks ...queue.Nack) (int, error) {
+func (f *fake) Nack(ctx context.Context, nacks ...protocol.Nack) (int, error) {
 	return 0, f.send(ctx, "nacks", nacks, func() error {
 		for _, n := range nacks {
 			if !f.out(n.Flight, n.ID) {
@@ -486,23 +486,23 @@ func (f *fake) Nack(ctx context.Context, nacks ...queue.Nack) (int, error) {
 			}
 			r := f.ids[n.ID]
 			f.h.judge.back(call{f.Shard, f.fence, n.Flight, n.ID}, n, r.retry)
-			if n.Kind == queue.Return {
+			if n.Kind == protocol.Return {
 				f.toHead(n.ID)
 				continue
 			}
-			if _, suspect := f.crashes[n.ID]; suspect && n.Kind == queue.Postpone && n.Limited {
+			if _, suspect := f.crashes[n.ID]; suspect && n.Kind == protocol.Postpone && n.Limited {
 				f.suspects = append(f.suspects, n.ID)
 				r.payloads, r.parked = append(r.payloads, r.parked...), nil
 				continue
 			}
 			delete(f.crashes, n.ID)
 			r.payloads, r.parked = append(r.payloads, r.parked...), nil
-			if n.Kind == queue.Hold {
+			if n.Kind == protocol.Hold {
 				r.held = true
 				continue
 			}
 			r.due = time.Now().Add(n.Delay)
-			if n.Kind == queue.Retry {
+			if n.Kind == protocol.Retry {
 				r.retry, r.at = n.RetryCount, r.due
 			}
 		}
@@ -510,7 +510,7 @@ func (f *fake) Nack(ctx context.Context, nacks ...queue.Nack) (int, error) {
 	})
 }
 
-func (f *fake) Bury(ctx context.Context, burials ...queue.Burial) (int, error) {
+func (f *fake) Bury(ctx context.Context, burials ...protocol.Burial) (int, error) {
 	return 0, f.send(ctx, "burials", burials, func() error {
 		for _, b := range burials {
 			if !f.out(b.Flight, b.ID) {

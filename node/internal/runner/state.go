@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // phase is a runner's phase; the package comment has the table.
@@ -224,7 +224,7 @@ func (s *state) giveUp(why claimState) (news bool) {
 // takeIn applies the answer to a pop, which ends the pop. It returns whether to pop again at once, and
 // whether Redis and this runner disagree about the open flights. The caller holds the runner's mutex from
 // here until the lane has decided how to go on. Otherwise a wake-up could be lost between the two.
-func (s *state) takeIn(p queue.Popped, acks *acks) (again, mismatch bool) {
+func (s *state) takeIn(p protocol.Popped, acks *acks) (again, mismatch bool) {
 	s.more = p.Ready > 0
 	s.parked = s.parked || p.Parts
 	s.flights.add(p)
@@ -239,7 +239,7 @@ func (s *state) takeIn(p queue.Popped, acks *acks) (again, mismatch bool) {
 	again = s.applyQuarantine(p, acks) || again
 	strange, mismatch := s.flights.compareOpen(p.Open, acks)
 	again = !mismatch && (again || strange)
-	s.due = s.due || s.more || again || p.Quarantine != queue.NotQuarantined
+	s.due = s.due || s.more || again || p.Quarantine != protocol.NotQuarantined
 	return again, mismatch
 }
 
@@ -252,17 +252,17 @@ func (s *state) takeIn(p queue.Popped, acks *acks) (again, mismatch bool) {
 //	               flight is open                         send acks
 //	slot           an id in quarantine needs the slot;    takes the slot and pops again, or is woken when the
 //	               other jobs may have come instead       slot is free
-func (s *state) applyQuarantine(p queue.Popped, acks *acks) (again bool) {
+func (s *state) applyQuarantine(p protocol.Popped, acks *acks) (again bool) {
 	switch {
-	case p.Quarantine == queue.QuarantineTaken && len(p.Jobs) > 0:
+	case p.Quarantine == protocol.QuarantineTaken && len(p.Jobs) > 0:
 		s.quarantine.flight = p.Flight
 		return s.change(quarantineBegins)
-	case p.Quarantine == queue.QuarantineWait:
+	case p.Quarantine == protocol.QuarantineWait:
 		return s.change(toldToWait) || acks.anyWaiting()
 	}
 	again = s.change(popEnds)
 	s.quarantine.releaseSlot()
-	if p.Quarantine == queue.QuarantineSlot {
+	if p.Quarantine == protocol.QuarantineSlot {
 		again = s.quarantine.acquireSlot() && len(p.Jobs) == 0 || again
 	}
 	return again
@@ -343,20 +343,20 @@ func (s *state) stuckIn() (in time.Duration, ok bool) {
 }
 
 // locateID returns where the runner has an id.
-func (s *state) locateID(id string) queue.Whereabouts {
+func (s *state) locateID(id string) protocol.Whereabouts {
 	if s.flights.isWaiting(id) {
-		return queue.Whereabouts{Stage: queue.Behind}
+		return protocol.Whereabouts{Stage: protocol.Behind}
 	}
-	var where queue.Whereabouts
+	var where protocol.Whereabouts
 	for _, l := range s.lanes {
 		if !slices.Contains(l.ids, id) {
 			continue
 		}
 		began := l.began.Load()
 		if began == 0 {
-			return queue.Whereabouts{Stage: *l.stage.Load()}
+			return protocol.Whereabouts{Stage: *l.stage.Load()}
 		}
-		where = queue.Whereabouts{Stage: queue.Handled, For: s.alarm.now() - time.Duration(began)}
+		where = protocol.Whereabouts{Stage: protocol.Handled, For: s.alarm.now() - time.Duration(began)}
 		if !l.canceller.hasEnded() {
 			return where
 		}

@@ -10,12 +10,12 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/process/sleep"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
-// Target stores jobs: a *queue.Queue, or a node that is asked to store them.
+// Target stores jobs: a *protocol.Queue, or a node that is asked to store them.
 type Target interface {
-	Push(ctx context.Context, jobs ...lowkiq.Push) ([]queue.Result, error)
+	Push(ctx context.Context, jobs ...lowkiq.Push) ([]protocol.Result, error)
 }
 
 // Input is a part of the stream.
@@ -210,7 +210,7 @@ func (f *Feeder) pushBatch(ctx context.Context, batch []item) error {
 			if err := results[i].Err; err == nil || isRefusal(err) {
 				*items[i] = items[i].withResult(results[i])
 				stored++
-			} else if ctx.Err() == nil && !queue.Transient(err) && !errors.Is(err, ErrAway) {
+			} else if ctx.Err() == nil && !protocol.Transient(err) && !errors.Is(err, ErrAway) {
 				return err
 			}
 		}
@@ -242,8 +242,8 @@ func pendingJobs(batch []item) (jobs []lowkiq.Push, items []*item) {
 
 // isRefusal reports whether err concerns this job alone and would come again.
 func isRefusal(err error) bool {
-	for _, known := range []error{ErrRefused, queue.ErrID, queue.ErrScore, queue.ErrPerformAt, lowkiq.ErrHeader, queue.ErrPayloadSize,
-		queue.ErrTooManyPayloads, queue.ErrTooManyBytes, queue.ErrDamaged} {
+	for _, known := range []error{ErrRefused, protocol.ErrID, protocol.ErrScore, protocol.ErrPerformAt, lowkiq.ErrHeader, protocol.ErrPayloadSize,
+		protocol.ErrTooManyPayloads, protocol.ErrTooManyBytes, protocol.ErrDamaged} {
 		if errors.Is(err, known) {
 			return true
 		}

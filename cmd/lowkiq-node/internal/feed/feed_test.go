@@ -16,7 +16,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/testing/leaktest"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
@@ -27,13 +27,13 @@ type store struct {
 	calls int
 	most  int // jobs of the largest push
 	// answer overrides the answer for a job, the n-th of a call.
-	answer func(call, n int, job lowkiq.Push) *queue.Result
+	answer func(call, n int, job lowkiq.Push) *protocol.Result
 }
 
-func (s *store) Push(_ context.Context, jobs ...lowkiq.Push) ([]queue.Result, error) {
+func (s *store) Push(_ context.Context, jobs ...lowkiq.Push) ([]protocol.Result, error) {
 	s.calls++
 	s.most = max(s.most, len(jobs))
-	results := make([]queue.Result, len(jobs))
+	results := make([]protocol.Result, len(jobs))
 	var first error
 	for i, job := range jobs {
 		if s.answer != nil {
@@ -100,9 +100,9 @@ func TestRun(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			full := func(_, _ int, job lowkiq.Push) *queue.Result {
+			full := func(_, _ int, job lowkiq.Push) *protocol.Result {
 				if job.ID == "full" {
-					return &queue.Result{Err: queue.ErrTooManyPayloads}
+					return &protocol.Result{Err: protocol.ErrTooManyPayloads}
 				}
 				return nil
 			}
@@ -142,9 +142,9 @@ func TestInputError(t *testing.T) {
 func TestAwayAndBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := &store{answer: func(call, n int, _ lowkiq.Push) *queue.Result {
+		s := &store{answer: func(call, n int, _ lowkiq.Push) *protocol.Result {
 			if call < 8 && n%2 == 1 {
-				return &queue.Result{Err: errAway}
+				return &protocol.Result{Err: errAway}
 			}
 			return nil
 		}}
@@ -166,9 +166,9 @@ func TestGivesUpAndResumes(t *testing.T) {
 	t.Parallel()
 	for _, lost := range []string{"1", "2", "57", "100"} {
 		synctest.Test(t, func(t *testing.T) {
-			s := &store{answer: func(_, _ int, job lowkiq.Push) *queue.Result {
+			s := &store{answer: func(_, _ int, job lowkiq.Push) *protocol.Result {
 				if job.ID == lost {
-					return &queue.Result{Err: errAway}
+					return &protocol.Result{Err: errAway}
 				}
 				return nil
 			}}
@@ -203,7 +203,7 @@ func TestGivesUpAndResumes(t *testing.T) {
 func TestFatal(t *testing.T) {
 	t.Parallel()
 	wrong := errors.New("script: no such function")
-	s := &store{answer: func(_, _ int, job lowkiq.Push) *queue.Result { return &queue.Result{Err: wrong} }}
+	s := &store{answer: func(_, _ int, job lowkiq.Push) *protocol.Result { return &protocol.Result{Err: wrong} }}
 	f := &Feeder{Target: s, Shards: 4}
 	if got, err := f.Run(t.Context(), Input{"", strings.NewReader(lines(1, 3))}); !errors.Is(err, wrong) || got.Line != 0 || s.calls != 1 {
 		t.Errorf("got %+v %v after %d calls, want %v after 1", got, err, s.calls, wrong)
@@ -214,7 +214,7 @@ func TestCancel(t *testing.T) {
 	t.Parallel()
 	stop := errors.New("stop")
 	ctx, cancel := context.WithCancelCause(t.Context())
-	s := &store{answer: func(_, n int, _ lowkiq.Push) *queue.Result { cancel(stop); return &queue.Result{Err: errAway} }}
+	s := &store{answer: func(_, n int, _ lowkiq.Push) *protocol.Result { cancel(stop); return &protocol.Result{Err: errAway} }}
 	f := &Feeder{Target: s, Shards: 4}
 	if got, err := f.Run(ctx, Input{"", strings.NewReader(lines(1, 3))}); !errors.Is(err, stop) || got.Line != 0 {
 		t.Errorf("got %+v %v, want %v", got, err, stop)
@@ -277,9 +277,9 @@ func TestBatchesPerShard(t *testing.T) {
 // What waits for one id cannot be read: its push is refused, and the stream goes on.
 func TestDamagedRecordRefusesItsLine(t *testing.T) {
 	t.Parallel()
-	s, r := &store{answer: func(_, _ int, job lowkiq.Push) *queue.Result {
+	s, r := &store{answer: func(_, _ int, job lowkiq.Push) *protocol.Result {
 		if job.ID == "2" {
-			return &queue.Result{Err: fmt.Errorf("job 2: %w", queue.ErrDamaged)}
+			return &protocol.Result{Err: fmt.Errorf("job 2: %w", protocol.ErrDamaged)}
 		}
 		return nil
 	}}, &refused{}
@@ -295,12 +295,12 @@ func TestCancelCountsTheLastAnswer(t *testing.T) {
 	t.Parallel()
 	stop := errors.New("stop")
 	ctx, cancel := context.WithCancelCause(t.Context())
-	s := &store{answer: func(_, _ int, job lowkiq.Push) *queue.Result {
+	s := &store{answer: func(_, _ int, job lowkiq.Push) *protocol.Result {
 		cancel(stop)
 		if job.ID == "3" {
-			return &queue.Result{Err: context.Canceled}
+			return &protocol.Result{Err: context.Canceled}
 		}
-		return &queue.Result{}
+		return &protocol.Result{}
 	}}
 	f := &Feeder{Target: s, Shards: 4}
 	got, err := f.Run(ctx, Input{"", strings.NewReader(lines(1, 3) + lines(3, 3))})

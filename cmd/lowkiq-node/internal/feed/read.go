@@ -11,7 +11,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/process/sleep"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/wire"
 )
 
@@ -28,7 +28,7 @@ type item struct {
 // endsStream reports whether the stream cannot be read beyond this item.
 func (it *item) endsStream() bool { return errors.Is(it.err, ErrInput) }
 
-func (it item) withResult(r queue.Result) item {
+func (it item) withResult(r protocol.Result) item {
 	it.pending, it.merged, it.err = false, r.Merged, r.Err
 	return it
 }

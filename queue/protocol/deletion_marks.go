@@ -1,0 +1,118 @@
+package protocol
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/store/redisdb"
+	"github.com/lowkiq/lowkiq/internal/store/unknownfields"
+)
+
+// A deleted queue keeps its entry in the registry and a mark in each shard; see package queue/remove. The mark
+// makes the shard's scripts refuse pushes and claims.
+
+// Stored reads an entry and its text in Redis, also if the queue is deleted. The registry then forgets the open
+// queue.
+func (g *Registry) Stored(ctx context.Context, name string) (text string, entry RegistryEntry, err error) {
+	reply, err := g.db.Do(ctx, "read the queue registry", "HGET", g.db.Keys.Queues(), name)
+	if err != nil {
+		return "", RegistryEntry{}, err
+	}
+	if reply == nil {
+		entries, err := g.Entries(ctx)
+		if err == nil {
+			err = g.unknownQueue(name, entries)
+		}
+		return "", RegistryEntry{}, err
+	}
+	text = redisdb.Text(reply)
+	if entry, err = g.parseEntry(name, text); err == nil {
+		g.forgetDeleted(name, entry)
+	}
+	return text, entry, err
+}
+
+// Swap replaces an entry in Redis if its text is still old, and reports whether it has replaced it. Fields of a
+// later release stay. fresh is the new text.
+func (g *Registry) Swap(ctx context.Context, name, old string, next RegistryEntry) (fresh string, swapped bool, err error) {
+	text, err := unknownfields.Keep(next, []byte(old))
+	if err != nil {
+		return "", false, fmt.Errorf("queue %q: %w", name, err)
+	}
+	reply, err := runScript(ctx, g.db, g.db.Scripts.Swap, []string{g.db.Keys.Queues()}, name, old, text)
+	if swapped = reply == int64(1); swapped {
+		g.forgetDeleted(name, next)
+	}
+	return string(text), swapped, err
+}
+
+// Unlisted returns a queue for an entry without remembering it in the registry.
+func (g *Registry) Unlisted(name string, entry RegistryEntry) *Queue { return g.newQueue(name, entry) }
+
+// markError is the refusal of a shard that has a deletion mark. It wraps lowkiq.ErrUnknownQueue.
+type markError struct{ token string }
+
+func (e *markError) Error() string { return "it was deleted; register it anew to push to it" }
+func (e *markError) Unwrap() error { return lowkiq.ErrUnknownQueue }
+
+// removedError reads "REMOVED removed token last".
+func removedError(text string) error {
+	_, mark, ok := strings.Cut(text, "removed ")
+	if !ok {
+		return fmt.Errorf("the shard's last score cannot be read: field last of its counters is %q and must be a number", strings.TrimPrefix(text, "REMOVED "))
+	}
+	token, _, _ := strings.Cut(mark, " ")
+	return &markError{token}
+}
+
+// clearMark handles a refusal because of a deletion mark. If the registry says that the deletion was given up,
+// clearMark removes the mark and returns nil, and the caller may repeat the refused step. Otherwise it
+// returns an error. It returns other refusals as they are.
+func (s *Shard) clearMark(ctx context.Context, refusal error) error {
+	var mark *markError
+	if !errors.As(refusal, &mark) {
+		return refusal
+	}
+	_, entry, err := s.registry.Stored(ctx, s.Queue)
+	if err != nil {
+		return err
+	}
+	if keys := s.registry.db.Keys.Shard(s.Queue, entry.Layout, s.Index); entry.isDeleted() || keys.Count != s.keys.Count {
+		return fmt.Errorf("%w %q: %w", lowkiq.ErrUnknownQueue, s.Queue, mark)
+	}
+	_, err = s.Run(ctx, s.registry.db.Scripts.RemoveShard, "restore", mark.token, "")
+	return err
+}
+
+// reviveEntry registers a queue anew if its entry says that the queue was deleted. The queue gets a new layout,
+// so that its keys are not those of the deleted queue. first is the new entry, except for the layout. text is
+// the entry in Redis. reviveEntry returns the text of the entry that holds now.
+func (g *Registry) reviveEntry(ctx context.Context, name string, first RegistryEntry, text string) (string, error) {
+	for {
+		entry, err := g.parseEntry(name, text)
+		switch {
+		case err != nil:
+			return "", err
+		case entry.Removing != "":
+			return "", fmt.Errorf("%w %q: it is being deleted, or a deletion was broken off; repeat lowkiq-node queues delete %s", lowkiq.ErrUnknownQueue, name, name)
+		case !entry.Removed:
+			return text, nil
+		}
+		first.Layout = entry.Layout + 1
+		fresh, err := json.Marshal(first)
+		if err != nil {
+			return "", fmt.Errorf("queue %q: %w", name, err)
+		}
+		reply, err := runScript(ctx, g.db, g.db.Scripts.Swap, []string{g.db.Keys.Queues()}, name, text, fresh)
+		if err != nil || reply == int64(1) {
+			return string(fresh), err
+		}
+		if text, _, err = g.Stored(ctx, name); err != nil {
+			return "", err
+		}
+	}
+}

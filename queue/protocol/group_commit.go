@@ -1,0 +1,116 @@
+package protocol
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/lowkiq/lowkiq"
+)
+
+// committer lets concurrent small pushes share scripts (group commit). A commit runs in a goroutine of its
+// own and goes on when the context of a caller ends, because other callers share it.
+type committer struct {
+	queue *Queue
+	calls combiner[*pendingPush]
+}
+
+func newCommitter(q *Queue) *committer {
+	c := &committer{queue: q}
+	c.calls = combiner[*pendingPush]{maxActive: maxCommits, maxSize: maxCommitJobs, size: func(p *pendingPush) int { return len(p.jobs) }, send: c.commitGroup}
+	return c
+}
+
+const (
+	maxCommits    = 2    // commits under way at once
+	maxCommitJobs = 4096 // jobs of a full commit
+)
+
+// pendingPush is a caller's push in a commit.
+type pendingPush struct {
+	ctx     context.Context
+	jobs    []lowkiq.Push
+	results []Result
+	done    chan struct{} // receives a value when the results are there
+}
+
+// push stores jobs together with the jobs of other callers. If ctx ends while the jobs wait for a commit, they
+// are not stored. If it ends during the commit, the results say that it is unknown whether they are.
+func (c *committer) push(ctx context.Context, jobs []lowkiq.Push) ([]Result, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	p := &pendingPush{ctx: ctx, jobs: jobs, results: make([]Result, len(jobs)), done: make(chan struct{}, 1)}
+	if c.calls.startOrWait(p) {
+		go c.calls.sendGroups(p)
+	}
+	select {
+	case <-p.done:
+		return p.results, firstError(p.results)
+	case <-ctx.Done():
+	}
+	if c.calls.withdraw(p) {
+		return nil, ctx.Err()
+	}
+	select { // wait a moment for results of jobs that are stored
+	case <-p.done:
+		return p.results, firstError(p.results)
+	case <-time.After(lateAnswerWait):
+		return unansweredResults(ctx, jobs)
+	}
+}
+
+// lateAnswerWait is how long a push waits for an answer that is on its way when its context ends.
+const lateAnswerWait = 50 * time.Millisecond
+
+// unansweredResults returns the results of a push whose context ended before Redis answered.
+func unansweredResults(ctx context.Context, jobs []lowkiq.Push) ([]Result, error) {
+	err := unknownOutcome(fmt.Errorf("push: no answer from redis yet: %w", ctx.Err()))
+	results := make([]Result, len(jobs))
+	for i := range results {
+		results[i].Err = err
+	}
+	return results, err
+}
+
+func unknownOutcome(err error) error {
+	return fmt.Errorf("%w: it is unknown whether the job is stored; pushing it again is safe", err)
+}
+
+// commitGroup stores the jobs of a group of pushes and answers their callers.
+func (c *committer) commitGroup(group []*pendingPush) {
+	jobs, results := joinJobs(group)
+	// The commit must not fail because the first caller gives up.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(group[0].ctx), c.queue.registry.cfg.Timeout)
+	defer cancel()
+	c.queue.writeJobs(ctx, jobs, results)
+	if len(group) > 1 {
+		splitResults(group, results)
+	}
+	for _, p := range group {
+		p.done <- struct{}{}
+	}
+}
+
+// joinJobs returns the jobs of all pushes, in order, and as many results.
+func joinJobs(group []*pendingPush) ([]lowkiq.Push, []Result) {
+	if len(group) == 1 {
+		return group[0].jobs, group[0].results
+	}
+	n := 0
+	for _, p := range group {
+		n += len(p.jobs)
+	}
+	jobs := make([]lowkiq.Push, 0, n)
+	for _, p := range group {
+		jobs = append(jobs, p.jobs...)
+	}
+	return jobs, make([]Result, n)
+}
+
+// splitResults copies the results to the pushes that their jobs came from.
+func splitResults(group []*pendingPush, results []Result) {
+	for _, p := range group {
+		results = results[copy(p.results, results):]
+	}
+}

@@ -1,0 +1,146 @@
+package protocol_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/lowkiq/lowkiq/queue/browse"
+	. "github.com/lowkiq/lowkiq/queue/protocol"
+
+	"github.com/lowkiq/lowkiq"
+)
+
+// placeTests are about the very job at which a page or a step of a bulk action ended.
+var placeTests = []testCase{
+	{"PagesWhosePlaceMoves", testPagesWhosePlaceMoves}, {"BulkWhosePlaceComesAgain", testBulkWhosePlaceComesAgain},
+	{"BulkReachesAllLists", testBulkReachesAllLists}, {"BulkReachesAllGroups", testBulkReachesAllGroups},
+}
+
+// lineOf pushes jobs that are due, in this order.
+func lineOf(t *testing.T, q *Queue, name string, n int) {
+	t.Helper()
+	for i := range n {
+		if _, err := q.Push(t.Context(), job(fmt.Sprintf("%s%02d", name, i), "1")); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// testPagesWhosePlaceMoves: jobs that stay in the line are on the pages once, whatever happens to the last
+// job of a page.
+func testPagesWhosePlaceMoves(t *testing.T, b *backend) {
+	push := func(q *Queue, id string, options ...func(*lowkiq.Push)) error {
+		_, err := q.Push(t.Context(), job(id, "2", options...))
+		return err
+	}
+	for name, change := range map[string]func(q *Queue, claim *Claim, id string) error{
+		"deleted": func(q *Queue, _ *Claim, id string) error {
+			return second(browse.Of(q).Delete(t.Context(), browse.Anywhere, id))
+		},
+		"back from death": func(q *Queue, _ *Claim, id string) error {
+			return second(browse.Of(q).Requeue(t.Context(), browse.StateMorgue, id))
+		},
+		"deleted, pushed again": func(q *Queue, _ *Claim, id string) error {
+			if _, err := browse.Of(q).Delete(t.Context(), browse.Anywhere, id); err != nil {
+				return err
+			}
+			return push(q, id)
+		},
+		"deleted, pushed for later": func(q *Queue, _ *Claim, id string) error {
+			if _, err := browse.Of(q).Delete(t.Context(), browse.Anywhere, id); err != nil {
+				return err
+			}
+			return push(q, id, in(time.Hour))
+		},
+	} {
+		for _, reverse := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s reverse %t", name, reverse), func(t *testing.T) {
+				r := newRig(t, b)
+				lineOf(t, r.q, "id", 20)
+				if _, err := browse.Of(r.q).Bury(t.Context(), browse.Anywhere, "id09", "id10"); err != nil {
+					t.Fatal(err)
+				}
+				for _, id := range []string{"id09", "id10"} { // they wait, and are in the morgue
+					r.noErr(push(r.q, id))
+				}
+				query := browse.Query{State: browse.StateReady, Range: browse.Range{Limit: 10, Reverse: reverse}}
+				first, err := browse.Of(r.q).Page(t.Context(), query)
+				r.noErr(err)
+				last := first.Jobs[len(first.Jobs)-1].ID
+				r.noErr(change(r.q, r.claim, last))
+				query.Cursor = first.Next
+				seen := map[string]int{}
+				for _, job := range append(first.Jobs, whole(t, r.q, query)...) {
+					seen[job.ID]++
+				}
+				for i := range 20 {
+					if id := fmt.Sprintf("id%02d", i); seen[id] != 1 && id != last {
+						t.Errorf("%s: got it %d times, want once; the first page ended at %s", id, seen[id], last)
+					}
+				}
+			})
+		}
+	}
+}
+
+func second[V any](_ V, err error) error { return err }
+
+// testBulkWhosePlaceComesAgain: a job that comes again where a step ended does not take the place of jobs
+// behind it.
+func testBulkWhosePlaceComesAgain(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	lineOf(t, r.q, "id", 20)
+	query := browse.Query{State: browse.StateReady, Range: browse.Range{Limit: 10}}
+	step, err := browse.Of(r.q).Bulk(r.ctx, browse.Delete, query)
+	r.noErr(err)
+	r.push(job("id09", "again"))
+	query.Cursor = step.Next
+	sum, _ := allSteps(t, r.q, browse.Delete, query)
+	eq(t, "deleted after that", sum.Changed, 10)
+	eq(t, "left", brief(whole(t, r.q, browse.Query{State: browse.StateReady})), "id09:ready")
+}
+
+// testBulkReachesAllLists: jobs that join the line do not take the place of jobs in other lists.
+func testBulkReachesAllLists(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	lineOf(t, r.q, "old", 10)
+	for i := range 10 {
+		r.push(job(fmt.Sprint("later", i), "1", in(time.Hour)))
+	}
+	query := browse.Query{Range: browse.Range{Limit: 5}}
+	step, err := browse.Of(r.q).Bulk(r.ctx, browse.Kill, query)
+	r.noErr(err)
+	lineOf(t, r.q, "young", 15)
+	query.Cursor = step.Next
+	sum, _ := allSteps(t, r.q, browse.Kill, query)
+	eq(t, "killed after that", sum.Changed, 15)
+	eq(t, "scheduled", len(whole(t, r.q, browse.Query{State: browse.StateScheduled})), 0)
+	eq(t, "ready", len(whole(t, r.q, browse.Query{State: browse.StateReady})), 15)
+}
+
+// testBulkReachesAllGroups is the same for a queue with more shards than a step walks through together.
+func testBulkReachesAllGroups(t *testing.T, b *backend) {
+	q := newQueue(t, b.open(t), 2*64+1)
+	fill := func(name string) {
+		for i := range q.Shards {
+			lineOf(t, q, fmt.Sprint(name, i, "/"), 2)
+		}
+	}
+	fill("old")
+	query := browse.Query{State: browse.StateReady, Range: browse.Range{Limit: 100}}
+	step, err := browse.Of(q).Bulk(t.Context(), browse.Kill, query)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fill("young")
+	fill("younger")
+	query.Cursor = step.Next
+	sum, _ := allSteps(t, q, browse.Kill, query)
+	eq(t, "killed", step.Changed+sum.Changed, 2*q.Shards)
+	for _, job := range whole(t, q, browse.Query{State: browse.StateReady, Range: browse.Range{Limit: 1000}}) {
+		if job.ID[0] == 'o' {
+			t.Errorf("%s: got left alone, want killed", job.ID)
+		}
+	}
+}

@@ -1,0 +1,78 @@
+package protocol_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	. "github.com/lowkiq/lowkiq/queue/protocol"
+	"github.com/lowkiq/lowkiq/queue/transfer"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
+	"github.com/lowkiq/lowkiq/internal/testing/tier"
+)
+
+// TestClaimWaitsForReplica: a claim is on a replica when it is answered. If no replica answers, the claim
+// says so.
+func TestClaimWaitsForReplica(t *testing.T) {
+	tier.All(t)
+	t.Parallel()
+	servers := redistest.StartSentinel(t).Data
+	r := newRig(t, &backend{url: servers[0].URL()})
+	replica := redis.NewClient(&redis.Options{Addr: servers[1].Addr(), Protocol: 2, DisableIdentity: true})
+	defer replica.Close()
+	for i := range 20 {
+		claim := r.own(Seize)
+		holder, err := replica.HGet(r.ctx, r.s.Keys().Claim, "fence").Int64()
+		if err != nil || holder != claim.Fence || claim.Unreplicated {
+			t.Fatalf("claim %d: the replica has fence %d, %v, want %d; unreplicated: %v", i, holder, err, claim.Fence, claim.Unreplicated)
+		}
+	}
+	servers[1].Pause()
+	defer servers[1].Resume()
+	if !r.own(Seize).Unreplicated {
+		t.Error("with a silent replica a claim says that one has it")
+	}
+}
+
+// TestClaimWithoutReplicas: without replicas a claim does not wait, and asks Redis about them once.
+func TestClaimWithoutReplicas(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	r := newRig(t, &backend{url: server.URL()})
+	for range 3 {
+		if r.own(Seize).Unreplicated {
+			t.Error("a Redis without replicas has not replicated a claim")
+		}
+	}
+	if stats := r.c.DB().ForTests().Info(r.ctx, "commandstats").Val(); strings.Contains(stats, "cmdstat_wait:") {
+		t.Errorf("got %s, want no WAIT", stats)
+	}
+}
+
+// TestImportWaitsForReplica: an import is on a replica when it is answered. A silent replica is not waited
+// for long.
+func TestImportWaitsForReplica(t *testing.T) {
+	tier.All(t)
+	t.Parallel()
+	servers := redistest.StartSentinel(t).Data
+	r := newRig(t, &backend{url: servers[0].URL()})
+	replica := redis.NewClient(&redis.Options{Addr: servers[1].Addr(), Protocol: 2, DisableIdentity: true})
+	defer replica.Close()
+	for i := range 20 {
+		id := fmt.Sprint("id", i)
+		if _, err := transfer.Import(r.ctx, r.q, "old", entry(int64(i+1), id, strings.Repeat("x", 1<<20))); err != nil {
+			t.Fatal(err)
+		}
+		if !replica.HExists(r.ctx, r.s.Keys().Jobs, id).Val() {
+			t.Fatalf("the replica has no %s", id)
+		}
+	}
+	servers[1].Pause()
+	defer servers[1].Resume()
+	if _, err := transfer.Import(r.ctx, r.q, "old", entry(21, "last", "x")); err != nil {
+		t.Errorf("with a silent replica: %v", err)
+	}
+}
