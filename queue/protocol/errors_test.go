@@ -164,7 +164,7 @@ func TestOpenRefuses(t *testing.T) {
 		"a port too large":     {Config{Redis: "redis://:secret@a:99999"}, `port "99999"; it must be a number from 1 to 65535`},
 		"a word as port":       {Config{Redis: "redis://:secret@a:redis"}, `port "redis"; it must be a number`},
 		"a port alone":         {Config{Redis: "redis://:secret@:6379"}, "host is missing"},
-		"a user alone":         {Config{Redis: "redis://sesam@a"}, "a user without a password; it must be redis://USER:PASSWORD@host, or redis://:PASSWORD@host for a password alone"},
+		"a user alone":         {Config{Redis: "redis://secret@a"}, "a user without a password; it must be redis://USER:PASSWORD@host, or redis://:PASSWORD@host for a password alone"},
 		"slash and query":      {Config{Redis: "redis://u:sec/ret?x@h/0"}, "URL-encoded"},
 	} {
 		_, err := Open(c.cfg)
@@ -204,6 +204,7 @@ func TestAddressForms(t *testing.T) {
 	}
 	eq(t, "masked", redisdb.MaskURL("redis://u:secret@h:1/0"), "redis://u:***@h:1/0")
 	eq(t, "masked", redisdb.MaskURL("redis+sentinel://h?sentinel_password=se@cret"), "redis+sentinel://***@cret")
+	eq(t, "masked", redisdb.MaskURL("redis://secret@h:1/0"), "redis://***@h:1/0")
 	eq(t, "masked", redisdb.MaskURL("user:secret@h"), "***@h")
 	eq(t, "masked", redisdb.MaskURL("h:1"), "h:1")
 	eq(t, "masked", redisdb.MaskURL("redis://u:p?w@h:1/0"), "redis://u:***@h:1/0")

@@ -171,8 +171,10 @@ func MaskURL(raw string) string {
 	}
 	login, hosts := "", rest
 	if at := strings.LastIndex(rest, "@"); at >= 0 {
-		login, _, _ = strings.Cut(rest[:at], ":")
-		login, hosts = login+":***@", rest[at+1:]
+		user, _, both := strings.Cut(rest[:at], ":")
+		if login, hosts = user+":***@", rest[at+1:]; !both {
+			login = "***@" // mostly a password without its colon
+		}
 	}
 	if strings.Contains(login, "?") {
 		login = "***@" // a query with '@', and no '/' before it
