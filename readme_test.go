@@ -35,7 +35,11 @@ func documents(t *testing.T) map[string]string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, page := range slices.Concat(pages, decisions, examples, incidents) {
+	clients, err := filepath.Glob("clients/*/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, page := range slices.Concat(pages, decisions, examples, incidents, clients) {
 		texts[filepath.ToSlash(page)] = read(t, page)
 	}
 	return texts

@@ -383,6 +383,7 @@ local function take_urgent()
       unmark(id)
     end
   end
+  looked = #flown
   return #ids < few
 end
 
@@ -404,7 +405,6 @@ if id then
     if urging then note_departure(id) end
   end
 elseif not ends and not (urging and not take_urgent()) then
-  looked = #flown
   repeat
     local few = 0 -- popped already
     if not left_ids then

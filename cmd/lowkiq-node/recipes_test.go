@@ -76,24 +76,44 @@ func TestPagesRun(t *testing.T) {
 	for _, page := range []string{"concepts.md", "recipes.md"} {
 		t.Run(page, func(t *testing.T) {
 			t.Parallel()
-			var node *walked
-			commands := 0
-			for _, s := range stepsOf(clitest.Documents(t)[page]) {
-				if s.configuration != "" {
-					node.end()
-					node = walk(t, s.configuration)
-					continue
-				}
-				if node == nil {
-					t.Fatalf("%s has commands before the first configuration: %s", page, s.commands)
-				}
-				commands += node.do(s)
-			}
-			node.end()
-			if commands < 10 {
-				t.Errorf("got %d commands, want at least 10: the test looks in the wrong place", commands)
-			}
+			walkPage(t, page, 10)
 		})
+	}
+}
+
+// The pages of the clients are run as well.
+func TestClientPagesRun(t *testing.T) {
+	t.Parallel()
+	tier.Usual(t)
+	for language, program := range map[string]string{"python": "python3", "ruby": "ruby", "node": "node"} {
+		t.Run(language, func(t *testing.T) {
+			t.Parallel()
+			page := "clients/" + language + "/README.md"
+			clitest.Program(t, program, page)
+			walkPage(t, page, 3)
+		})
+	}
+}
+
+// walkPage runs the commands of a page. There must be at least atLeast of them.
+func walkPage(t *testing.T, page string, atLeast int) {
+	t.Helper()
+	var node *walked
+	commands := 0
+	for _, s := range stepsOf(clitest.Documents(t)[page]) {
+		if s.configuration != "" {
+			node.end()
+			node = walk(t, s.configuration)
+			continue
+		}
+		if node == nil {
+			t.Fatalf("%s has commands before the first configuration: %s", page, s.commands)
+		}
+		commands += node.do(s)
+	}
+	node.end()
+	if commands < atLeast {
+		t.Errorf("got %d commands, want at least %d: the test looks in the wrong place", commands, atLeast)
 	}
 }
 
@@ -118,12 +138,14 @@ type followed struct {
 func walk(t *testing.T, configuration string) *walked {
 	redis, addresses := redistest.Start(t), redistest.Addresses(t, 3) // HTTP, gossip, and Raft one port above gossip
 	w := &walked{t: t, dir: t.TempDir(), http: addresses[0], ended: make(chan error, 1)}
-	examples, err := filepath.Abs("../../examples")
-	if err == nil {
-		err = os.Symlink(examples, filepath.Join(w.dir, "examples"))
-	}
-	if err != nil {
-		t.Fatal(err)
+	for _, name := range []string{"examples", "clients"} {
+		target, err := filepath.Abs("../../" + name)
+		if err == nil {
+			err = os.Symlink(target, filepath.Join(w.dir, name))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
 	if err := os.WriteFile(filepath.Join(w.dir, "node.yaml"), []byte(configuration), 0o600); err != nil {
 		t.Fatal(err)
@@ -163,6 +185,10 @@ func (w *walked) do(s step) (count int) {
 	w.settle()
 	var all strings.Builder
 	lines := s.lines()
+	if _, err := exec.LookPath("curl"); err != nil && strings.Contains(s.commands, "curl ") {
+		w.t.Logf("SKIPPED: curl is not on PATH, so this was NOT run; install curl to run it: %s", s.commands)
+		return 0
+	}
 	for _, line := range lines {
 		if strings.Contains(line, "--follow") {
 			if len(lines) > 1 {

@@ -83,7 +83,7 @@ var mutations = []mutation{
 	{
 		name: "ack deletes what was pushed meanwhile", promise: "I2",
 		file: "lua/lib/finish.lua", test: single,
-		old: "          if later[i] then\n",
+		old: "          if later and later[i] then\n",
 		new: "          if false then\n",
 	},
 	{
@@ -143,8 +143,20 @@ var mutations = []mutation{
 	{
 		name: "recovered jobs go behind later ones", promise: "I3",
 		file: "lua/lib/recover.lua", test: single,
-		old: "redis.call('LPUSH', suspect and KEY.suspects or KEY.ready, id)",
-		new: "redis.call('RPUSH', suspect and KEY.suspects or KEY.ready, id)",
+		old: "redis.call('LPUSH', KEY.ready, id)",
+		new: "redis.call('RPUSH', KEY.ready, id)",
+	},
+	{
+		name: "an urgent id runs twice at once", promise: "I1",
+		file: "lua/push_urgent.lua", test: single,
+		old: "if not fresh[id] then redis.call('HSET', KEY.stale, id, 1) end",
+		new: "",
+	},
+	{
+		name: "urgency outlasts its payload", promise: "urgent ids",
+		file: "lua/lib/enqueue.lua", test: single,
+		old: "  if urging then outlast(id) end\n",
+		new: "",
 	},
 	{
 		name: "recovered job forgets what was parked", promise: "I2, I3",

@@ -13,11 +13,14 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// Documents returns README, docs and the pages of the examples by name.
+// Documents returns README, docs and the pages of the examples and clients by name.
 func Documents(t testing.TB) map[string]string {
 	t.Helper()
 	var files []string
-	for _, pattern := range []string{"../../docs/*.md", "../../docs/incidents/*.md", "../../README.md", "../../examples/*/*.md"} {
+	patterns := []string{
+		"../../docs/*.md", "../../docs/incidents/*.md", "../../README.md", "../../examples/*/*.md", "../../clients/*/*.md",
+	}
+	for _, pattern := range patterns {
 		found, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)
