@@ -176,9 +176,9 @@ class Client {
     try {
       answer = await this.#send(method, path, all, body, once, this.#timeout + longer);
     } catch (error) {
-      this.#turn++;
+      const where = this.#nodes[this.#turn++ % this.#nodes.length].origin;
       const safeToRepeat = !(once && error.sent) && !isUntrusted(error);
-      throw new LowkiqError(`${method} ${path}: ${error.message || error.code}`, { safeToRepeat, cause: error });
+      throw new LowkiqError(`${method} ${where}${path}: ${error.message || error.code}`, { safeToRepeat, cause: error });
     }
     let value;
     try {

@@ -154,6 +154,7 @@ test('a call is repeated while nothing listens', { skip }, async (t) => {
   const error = await failure(new Client({ url: closed, patience: 0 }).push('orders', 'x', 1));
   assert.deepEqual([error.status, error.safeToRepeat, error.jobs], [null, true, [{ id: 'x', payload: 1 }]]);
   assert.match(error.message, /not stored: 1 of 1/);
+  assert.ok(error.message.includes(closed), error.message);
 });
 
 test('a wrong token', { skip }, async () => {

@@ -233,9 +233,10 @@ class Client:
             text = _read_body(answer, connection, deadline)
         except (OSError, http.client.HTTPException) as error:
             self.close()
+            where = self._nodes[self._turn % len(self._nodes)].geturl().rstrip("/")
             self._turn += 1
             safe = not (once and sent) and not isinstance(error, ssl.SSLCertVerificationError)
-            raise Error(f"{method} {path}: {error or type(error).__name__}", None, safe) from error
+            raise Error(f"{method} {where}{path}: {error or type(error).__name__}", None, safe) from error
         try:
             value = json.loads(text)
         except ValueError:

@@ -128,7 +128,7 @@ class ClientTest(unittest.TestCase):
             error = raised.exception
             self.assertEqual((error.status, error.safe_to_repeat), (None, True))
             self.assertEqual([job["id"] for job in error.jobs], ["x"])
-            self.assertIn("not stored: 1 of 1", str(error))
+            self.assertRegex(str(error), closed + ".*not stored: 1 of 1")
 
     def test_wrong_token(self):
         with self.assertRaises(lowkiq.Error) as raised:

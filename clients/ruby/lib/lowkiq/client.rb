@@ -281,9 +281,10 @@ module Lowkiq
         answer = http.request(request, body) { |response| read_body(response, text, deadline) }
       rescue *AWAY => e
         close
+        where = @nodes[@turn % @nodes.size].to_s.chomp('/')
         @turn += 1
         safe = !(once && sent) && !untrusted?(e)
-        raise Error.new("#{method} #{path}: #{e.message} (#{e.class})", safe_to_repeat: safe)
+        raise Error.new("#{method} #{where}#{path}: #{e.message} (#{e.class})", safe_to_repeat: safe)
       end
       read_answer(method, path, answer, text, once)
     end
