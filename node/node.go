@@ -44,6 +44,7 @@ type Node struct {
 	events         *events.Publisher
 	listenerChecks int // number of checks for listeners; used by the goroutine that renews the lease
 	queues         queues
+	load           *load
 	naming         naming
 	server         server // the attached server, if any
 
@@ -97,7 +98,7 @@ func New(cfg Config) (*Node, error) {
 			handled: map[string]*handled{}, client: client, leases: leases,
 			inForce: inForce{book: rules.In(leases.DB()), ends: map[string]time.Time{}, values: map[string]map[string]string{}, logged: map[[2]string]error{}},
 		},
-		stopped: make(chan struct{}), returned: make(chan struct{}), absent: claims.NewAbsentInstances(cfg.now),
+		load: newLoad(), stopped: make(chan struct{}), returned: make(chan struct{}), absent: claims.NewAbsentInstances(cfg.now),
 	}
 	if cfg.Bind == "" {
 		n.metrics.NoRaft()

@@ -176,6 +176,13 @@ func nodeStatus(other lease.Instance, info identity.Lease, left time.Duration) N
 	for _, owned := range info.Queues {
 		s.Shards += owned
 	}
+	if !info.Start.IsZero() {
+		s.Since = float64(info.Start.UnixMicro()) / 1e6
+	}
+	s.Applied = info.RaftInfo.Applied.Index
+	if l := info.Load; l != nil {
+		s.Load = &Load{CPU: l.CPU, Memory: l.Memory << 20, Slots: l.Slots, Busy: l.Busy}
+	}
 	return s
 }
 

@@ -47,6 +47,17 @@ type Node struct {
 	Shards   int       `json:"shards"`           // shards it owns
 	Static   string    `json:"static,omitempty"` // which shards a static node owns, such as "0 of 3"; "" for other nodes
 	HTTP     string    `json:"http"`             // address of its API
+	Since    float64   `json:"since"`            // start of the instance by Redis's clock, unix seconds; 0 if it is unknown
+	Applied  uint64    `json:"applied"`          // index of the newest assignment that it has applied; 0 if there is none
+	Load     *Load     `json:"load,omitempty"`   // absent if it has not measured its load yet, or cannot
+}
+
+// Load is what the process of a node uses, at most ten seconds old.
+type Load struct {
+	CPU    float64 `json:"cpu"`          // mean number of CPUs in use; processes of handlers do not count
+	Memory int64   `json:"memory_bytes"` // resident memory; processes of handlers do not count
+	Slots  int     `json:"slots"`        // its concurrency
+	Busy   int     `json:"slots_busy"`   // handler calls
 }
 
 // Queue is a queue in figures.

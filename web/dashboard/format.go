@@ -12,7 +12,7 @@ import (
 func templateFunctions() template.FuncMap {
 	return template.FuncMap{
 		"count": formatCount, "lag": formatLag, "ago": formatAgo, "perSecond": perSecond, "plural": formatCountOf, "seconds": secondsText,
-		"clock": formatClock, "stamp": formatStamp, "showID": showID, "key": keyOf, "jobLink": jobLink, "lagClass": lagClass, "bytes": bytesText, "took": formatTook, "asked": kindParam,
+		"clock": formatClock, "stamp": formatStamp, "showID": showID, "key": keyOf, "jobLink": jobLink, "lagClass": lagClass, "bytes": bytesText, "bytes64": func(n int64) string { return bytesText(int(n)) }, "took": formatTook, "asked": kindParam,
 		"failures": countFailures, "span": formatSpan, "words": spellState, "count64": func(n uint64) string { return formatCount(int(n)) }, "percent": formatPercent, "buttons": buttonsIn,
 	}
 }

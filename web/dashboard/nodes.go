@@ -28,8 +28,17 @@ type nodeRow struct {
 	status.Node
 	Leased bool
 	Leader bool
+	Behind bool            // it has applied an older assignment than the answering node
 	Member *status.Member  // nil if gossip does not know it
 	Action *actions.Action // drain, or its undoing; nil if it is not offered
+}
+
+// Start returns when the instance began, the zero time if it is unknown.
+func (n nodeRow) Start() time.Time {
+	if n.Since == 0 {
+		return time.Time{}
+	}
+	return fromUnix(n.Since)
 }
 
 // Link returns the address of the node's own pages, "" if the node names none. The address comes from the lease,
@@ -60,6 +69,7 @@ func nodeRows(s *snapshot, mayChange bool) []nodeRow {
 	known := map[string]bool{}
 	for _, n := range s.Status.Nodes {
 		row := nodeRow{Node: n, Leased: n.State != status.Gone, Leader: n.Name == s.Status.Leader && n.State != status.Gone}
+		row.Behind = row.Leased && n.Static == "" && n.Applied < s.Status.Generation.Index
 		for i, m := range s.Members {
 			if m.Instance == n.Instance {
 				row.Member = &s.Members[i]

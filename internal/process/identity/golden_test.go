@@ -21,6 +21,7 @@ func TestGolden(t *testing.T) {
 		RaftInfo: rebalance.RaftInfo{Server: "01J#7.1", Leader: "01K#7.2", Applied: plan.Generation{Record: 7, Index: 300}, CanPlan: true},
 		Queues:   map[string]int{"mail": 0, "orders": 16}, Draining: true, TTL: 6000, Process: who,
 		Refused: []string{"shard orders/3: nack: NOPERM"}, Features: []string{"fmt2"},
+		Load:    &Load{CPU: 1.25, Memory: 312, Slots: 8, Busy: 3},
 		Unready: map[string]string{"mail": "post http://192.0.2.9/: connection refused"},
 	}
 	text, err := json.Marshal(lease)

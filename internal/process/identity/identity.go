@@ -54,6 +54,8 @@ type Lease struct {
 	Paused []string `json:"paused,omitempty"`
 	// Waits says what lanes with a batch wait for, by queue.
 	Waits map[string][]protocol.Wait `json:"waits,omitempty"`
+	// Load is what the process uses, nil if it has not measured it yet.
+	Load *Load `json:"load,omitempty"`
 	// Recurring are the names of the recurring jobs in the process's file.
 	Recurring []string `json:"recurring,omitempty"`
 	// Static says which shards a static process owns. It is nil for other processes.
@@ -84,6 +86,14 @@ func (s *Share) Includes(index int) bool { return s != nil && s.Of > 0 && index%
 // Select returns the included shards.
 func (s *Share) Select(shards []lowkiq.Shard) []lowkiq.Shard {
 	return slices.DeleteFunc(shards, func(shard lowkiq.Shard) bool { return !s.Includes(shard.Index) })
+}
+
+// Load is what a process uses. It is measured every ten seconds, so that the text of the lease seldom changes.
+type Load struct {
+	CPU    float64 `json:"cpu"`       // mean number of CPUs in use since the measurement before
+	Memory int64   `json:"memory_mb"` // resident memory in MiB; child processes do not count
+	Slots  int     `json:"slots"`
+	Busy   int     `json:"busy"` // slots in use
 }
 
 // RefusedFor returns the text about operations that Redis refuses on a shard, "" if there are none.
