@@ -9,6 +9,7 @@ import (
 	"github.com/lowkiq/lowkiq/status"
 	"github.com/lowkiq/lowkiq/web"
 	"github.com/lowkiq/lowkiq/web/actions"
+	"github.com/lowkiq/lowkiq/web/auth"
 )
 
 // shardsPerPage is the number of shards in a table.
@@ -25,7 +26,8 @@ type queueBody struct {
 	Actions []*actions.Action
 	Now     time.Time
 	Ticker  ticker
-	Days    *daysBody // nil if there is nothing to draw, or it cannot be read
+	Days    *daysBody  // nil if there is nothing to draw, or it cannot be read
+	Flood   *floodBody // nil if the queue does not lag, its ids are in no groups, or they cannot be read
 }
 
 // tabs are the pages of a queue. On names the page that is shown.
@@ -49,7 +51,7 @@ type ownerCount struct {
 }
 
 // queuePage shows a queue. Unlike the other live pages it may read the figures itself, and then shares them with all
-// pages. The days are an extra, and the page is shown without them if they cannot be read.
+// pages. The days and the groups are extras, and the page is shown without them if they cannot be read.
 func (d *Dashboard) queuePage(r *http.Request) (view, error) {
 	name := r.PathValue("q")
 	s := d.sampler.await(r.Context(), name, isRecent)
@@ -66,6 +68,12 @@ func (d *Dashboard) queuePage(r *http.Request) (view, error) {
 	if b, is := v.Body.(queueBody); err == nil && is {
 		if of, err := d.daysOf(r.Context(), name, daySpans()[0]); err == nil && (of.Top > 0 || of.Some) {
 			b.Days = &of
+		}
+		if b.Sum.Lag >= floodLag {
+			b.Flood, _ = d.readFlood(r.Context(), name)
+			if b.Flood != nil {
+				b.Flood.Holds = auth.MayChange(r)
+			}
 		}
 		v.Body = b
 	}

@@ -34,6 +34,7 @@ type rulesBody struct {
 	Holds     []rules.Hold
 	Keys      []string // that may be changed
 	Asked     ruleForm // the refused form
+	Hold      string   // prefix that the form of holds begins with
 	Trouble   string   // why it was refused
 	MayChange bool
 	Now       time.Time
@@ -77,19 +78,23 @@ const groupsShown = 50
 func (d *Dashboard) readGroups(ctx context.Context, queueName string, now time.Time) (lines []groupLine, more bool, err error) {
 	groups, more, err := d.client.RecentGroups(ctx, queueName, groupsShown)
 	for i := range groups {
-		g := &groups[i]
-		line := groupLine{Name: g.Name, Holders: permitLines(g.Holders)}
-		if g.Again.After(now) {
-			line.Again = g.Again
-		}
-		if g.Till.After(now) {
-			line.Till = g.Till
-		}
+		line := groupLineOf(&groups[i], now)
 		if len(line.Holders) > 0 || !line.Again.IsZero() || !line.Till.IsZero() {
 			lines = append(lines, line)
 		}
 	}
 	return lines, more, err
+}
+
+func groupLineOf(g *queue.Group, now time.Time) groupLine {
+	line := groupLine{Name: g.Name, Holders: permitLines(g.Holders)}
+	if g.Again.After(now) {
+		line.Again = g.Again
+	}
+	if g.Till.After(now) {
+		line.Till = g.Till
+	}
+	return line
 }
 
 // permitLines returns the instances with permits, by name.
@@ -145,7 +150,7 @@ func (d *Dashboard) rulesView(r *http.Request, q *protocol.Queue, asked ruleForm
 	if err != nil {
 		return view{}, err
 	}
-	b := rulesBody{Queue: q.Name, Tabs: tabs{Queue: q.Name, On: "rules"}, Revision: now.Revision, Handled: now.Handled, Keys: rules.Keys(), Asked: asked, Trouble: trouble, MayChange: auth.MayChange(r)}
+	b := rulesBody{Queue: q.Name, Tabs: tabs{Queue: q.Name, On: "rules"}, Revision: now.Revision, Handled: now.Handled, Keys: rules.Keys(), Hold: r.URL.Query().Get("hold"), Asked: asked, Trouble: trouble, MayChange: auth.MayChange(r)}
 	for i := range now.Rules {
 		rule := &now.Rules[i]
 		b.Rules = append(b.Rules, ruleLineOf(rule))
