@@ -55,7 +55,8 @@ type view struct {
 	Page   string // the template's name
 	Title  string
 	Nav    string // path of the entry in the navigation that is marked
-	Queue  string // that the search box begins with
+	Queue  string // that the page is about
+	Find   string // text of the search box
 	Live   string // where the page's stream of events is; "" = it has none
 	Again  bool   // an open page is read again now and then
 	Status int    // of the answer; 0 = 200

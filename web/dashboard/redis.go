@@ -106,7 +106,7 @@ func formatSince(text string) string {
 	if err != nil || seconds == 0 {
 		return ""
 	}
-	return formatClock(time.Unix(seconds, 0))
+	return formatClock(time.Unix(seconds, 0)) + " UTC"
 }
 
 func formatMemoryLimit(bytes, human string) string {

@@ -10,6 +10,35 @@
   const text = document.querySelector('[data-live-text]');
   const toggle = document.querySelector('[data-live-toggle]');
 
+  // Times are UTC, or those of the viewer's zone, which the browser remembers.
+  const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+  const clock = new Intl.DateTimeFormat('sv-SE', { dateStyle: 'short', timeStyle: 'medium' }); // 2026-01-02 15:04:05
+  const isClock = /^\s*\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\s*$/;
+  const store = { get: () => { try { return localStorage.getItem('lowkiq-times'); } catch { return null; } }, set: (value) => { try { localStorage.setItem('lowkiq-times', value); } catch { /* it is not remembered */ } } };
+  let local = store.get() === 'local' && zone !== 'UTC';
+
+  function showTimes(part) {
+    part.querySelectorAll('time[datetime]').forEach((one) => {
+      const at = new Date(one.dateTime);
+      if (Number.isNaN(at.getTime())) return;
+      const words = local ? clock.format(at) : at.toISOString().slice(0, 19).replace('T', ' ');
+      if (one.title) one.title = words;
+      if (isClock.test(one.textContent)) one.textContent = words;
+    });
+  }
+
+  const zoneToggle = document.querySelector('[data-zone-toggle]');
+  function showZone() {
+    document.querySelector('[data-zone]').textContent = `times are ${local ? zone : 'UTC'}`;
+    zoneToggle.textContent = local ? 'Show UTC' : `Show ${zone}`;
+    showTimes(document);
+  }
+  if (zoneToggle && zone !== 'UTC') {
+    zoneToggle.hidden = false;
+    zoneToggle.addEventListener('click', () => { local = !local; store.set(local ? 'local' : 'utc'); showZone(); });
+    showZone();
+  }
+
   document.querySelectorAll('[data-check-all]').forEach((box) => {
     box.closest('label').hidden = false;
     box.addEventListener('change', () => {
@@ -90,6 +119,7 @@
   function show(region, html) {
     const made = document.createElement('template');
     made.innerHTML = html;
+    if (local) showTimes(made.content);
     syncChildren(region, made.content);
   }
 
@@ -119,6 +149,7 @@
         const page = new DOMParser().parseFromString(await answer.text(), 'text/html').querySelector('main');
         if (stream !== own) return;
         if (answer.redirected || !page) { close('not live: reload the page'); return; }
+        if (local) showTimes(page);
         if (!busy()) syncChildren(document.querySelector('main'), page);
         say('live');
       } catch {
