@@ -91,7 +91,11 @@ func pages() []page {
 	wide := strings.Repeat("W", lowkiq.MaxIDBytes)
 	list = append(list,
 		page{name: "long-job", path: query("/queues/"+longest+"/job", "id", "later-"+wide[6:]), want: "later-"},
-		page{name: "long-found", path: query("/search", "id", hostile[0]), want: "queues:"},
+		page{name: "long-found", path: query("/search", "id", hostile[0]), want: "What was searched"},
+		page{name: "search", path: query("/search", "q", "bad-00"), want: "What was searched"},
+		page{name: "search-beginning", path: query("/search", "q", "later*"), want: "ids that begin with later"},
+		page{name: "search-none", path: query("/search", "q", "tag:nobody"), want: "Nothing matches"},
+		page{name: "changes-cluster", path: "/changes?by=cluster", want: "New leaders"},
 		page{name: "long-recurring", path: "/recurring/" + longest, want: longest[:20]},
 	)
 	for i, id := range hostile {

@@ -16,7 +16,7 @@ func TestPagesWithoutRedis(t *testing.T) {
 	expect(t, w.get("/"), 200, "orders")
 	w.redis.Kill()
 	for _, target := range []string{"/queues/orders", "/queues/orders/jobs", "/queues/orders/errors", "/queues/orders/job?id=f1", "/redis"} {
-		expect(t, w.get(target), 503, "Redis cannot be reached", "Jobs are safe where they are", `aria-label="Find a job"`)
+		expect(t, w.get(target), 503, "Redis cannot be reached", "Jobs are safe where they are", `aria-label="Search all queues"`)
 	}
 	expect(t, w.post("/confirm", "do", "run-all", "queue", "orders"), 503, "Redis cannot be reached")
 	expect(t, w.post("/do", "do", "run-all", "queue", "orders"), 200, "It did not go through", "0 jobs made due now")

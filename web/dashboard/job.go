@@ -2,7 +2,6 @@ package dashboard
 
 import (
 	"bytes"
-	"context"
 	"encoding/base64"
 	"encoding/json"
 	"maps"
@@ -173,80 +172,6 @@ func (b *jobBody) fillPayloads(mayChange bool) {
 	if b.Found && mayChange {
 		b.Actions = buttonsFor(b.Job.State)
 	}
-}
-
-// searchPage redirects to the page of a queue, or to the page of an id. Without the name of a queue it looks for the id in all queues.
-func (d *Dashboard) searchPage(r *http.Request) (view, error) {
-	name, id := r.URL.Query().Get("queue"), r.URL.Query().Get("id")
-	if q := strings.TrimSpace(r.URL.Query().Get("q")); q != "" && name == "" && id == "" {
-		if s := d.sampler.await(r.Context(), "", isRecent); s.queue(q) != nil {
-			return view{Redirect: "/queues/" + url.PathEscape(q)}, nil
-		}
-		id = q
-	}
-	if id == "" && name != "" {
-		if s := d.sampler.await(r.Context(), "", isRecent); s.queue(name) == nil {
-			return view{Redirect: "/" + encodeQuery("q", name)}, nil // queues with this text in their name
-		}
-		return view{Redirect: "/queues/" + url.PathEscape(name)}, nil
-	}
-	if id == "" {
-		return view{}, web.NewProblem(http.StatusBadRequest, "No id is named. The address must be like ?id=17.")
-	}
-	if name == "" {
-		found, err := d.findQueues(r.Context(), id)
-		if err != nil {
-			return view{}, err
-		}
-		if len(found) != 1 {
-			v := view{Page: "found", Title: showID(id), Nav: "/", Body: foundBody{ID: id, Jobs: found}}
-			if len(found) == 0 {
-				v.Status = http.StatusNotFound
-			}
-			return v, nil
-		}
-		name = found[0].Queue
-	}
-	return view{Redirect: jobLink(name, id)}, nil
-}
-
-// foundBody is the page of an id that is in several queues, or in none.
-type foundBody struct {
-	ID   string
-	Jobs []foundJob
-}
-
-type foundJob struct {
-	Queue string
-	State browse.State
-}
-
-// searchedQueues bounds the queues of a search without a queue, because each queue costs a round trip.
-const searchedQueues = 1000
-
-// findQueues looks for an id in every queue.
-func (d *Dashboard) findQueues(ctx context.Context, id string) (found []foundJob, err error) {
-	entries, err := d.client.Registry().Entries(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if len(entries) > searchedQueues {
-		return nil, web.NewProblem(http.StatusBadRequest, "There are %d queues, and at most %d can be searched. Search on the page of the queue, below Jobs.", len(entries), searchedQueues)
-	}
-	for _, name := range slices.Sorted(maps.Keys(entries)) {
-		q, err := d.client.Queue(ctx, name)
-		if err != nil {
-			return nil, err
-		}
-		job, ok, err := browse.Of(q).Where(ctx, id)
-		if err != nil {
-			return nil, err
-		}
-		if ok {
-			found = append(found, foundJob{name, job.State})
-		}
-	}
-	return found, nil
 }
 
 // Ids are bytes of any value. Forms cannot carry all of them, because browsers rewrite line ends and

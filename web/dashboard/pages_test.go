@@ -76,7 +76,8 @@ func TestPagesOfAFilledCluster(t *testing.T) {
 		{"changes of a queue", "/changes?queue=orders&user=ann", 200, []string{"None of these.", `value="ann"`}},
 		{"job that can be tracked", "/queues/orders/job?id=f1", 200, []string{"<button>Track</button>"}},
 		{"shards", "/shards", 200, []string{">A</span> n1", "n1 1, n2 1, 1 moving, 3 without an owner", `class="cell claiming" title="mail/2: to be claimed by n1"`}},
-		{"nodes", "/nodes", 200, []string{"n1/01J.1", "Drain…", "Undo drain…", ">dead</span>", `<a href="http://127.0.0.1:7948">`, "<b>leader</b>", "another &lt;host&gt; cannot be reached."}},
+		{"nodes", "/nodes", 200, []string{"n1/01J.1", "Drain…", "Undo drain…", ">dead</span>", `<a href="http://127.0.0.1:7948">`, "<b>leader</b>", `data-name="CPU">1.50</td><td class="num" data-name="memory">300.0 MiB</td><td class="num warn" data-name="slots busy">8 of 8</td>`,
+			`<time datetime="2025-11-20T00:53:20.5Z"`, "behind: generation 40", "another &lt;host&gt; cannot be reached."}},
 		{"recurring", "/recurring", 200, []string{"<body data-again>", `<a href="./recurring/report">report</a>`, "at 06:00, Monday to Friday, Europe/Berlin", "every 24h <span class=\"soft\">+ up to 1m</span>", "none yet", "Run now…", "Pause…", "Remove…", `<h2 id="add">Add</h2>`}},
 		{"recurring one of a file", "/recurring/report", 200, []string{"<h1>report</h1>", "<dt>Cron</dt><dd class=\"id\">0 6 * * 1-5</dd>", "<dt>From</dt><dd>file</dd>", "&lt;/pre&gt;&lt;b&gt;{tick}", "The next times", `<h2 id="edit">Change it</h2>`, `value="Europe/Berlin"`}},
 		{"recurring one of run time", "/recurring/sync", 200, []string{"every 24h, up to 1m later", "Remove…", "tag: vip", "<dt>From</dt><dd>run time</dd>"}},
@@ -88,9 +89,19 @@ func TestPagesOfAFilledCluster(t *testing.T) {
 		{"plan bad name", "/plan?add=%3Cb%3E", 400, []string{"&lt;b&gt;"}},
 		{"redis", "/redis", 200, []string{"Version", "noeviction", "standalone", "Commands per second"}},
 		{"nowhere", "/no/such/page", 404, []string{"Nothing is at /no/such/page"}},
-		{"search of nothing", "/search?queue=&id=", 400, []string{"No id is named"}},
-		{"search of no whole id", "/search?q=nobody", 404, []string{"No queue has this id", "finds parts of ids", `href="./?q=nobody"`}},
-		{"search of nobody", "/search?id=nobody", 404, []string{"No queue has this id"}},
+		{"search of nothing", "/search?queue=&id=", 400, []string{"Nothing is asked for"}},
+		{"search of nobody", "/search?q=nobody", 200, []string{"Nothing matches", "The names of 2 queues: none matches.", "Jobs with this id in 2 queues.", "For the text nobody: ", "2 of 2 queues to the end", `value="nobody"`}},
+		{"search by an address of before", "/search?id=nobody", 200, []string{"Nothing matches"}},
+		{"search of a part of a name", "/search?q=RDER", 200, []string{`Queues: <a href="./queues/orders">orders</a>`, "1 matches."}},
+		{"search of text", "/search?q=stock", 200, []string{"Nothing matches"}},
+		{"search of an error", "/search?q=" + url.QueryEscape(`error:"no stock for 17"`), 200, []string{">f1</a>", "<td>the error</td>", "no stock for 17 … second &lt;line&gt;"}},
+		{"search of the morgue", "/search?q=" + url.QueryEscape("error:stock"), 200, []string{">d1</a>", ">d3</a>"}},
+		{"search of a beginning", "/search?q=f*", 200, []string{">f1</a>", ">f2</a>", "For ids that begin with f: ", "<td>the beginning of the id</td>"}},
+		{"search of a part of an id", "/search?q=" + url.QueryEscape("/b"), 200, []string{">a/b</a>", "<td>a part of the id</td>"}},
+		{"search of a payload", "/search?q=onerror", 200, []string{"<td>a payload</td>", "&lt;/pre&gt;&lt;img"}},
+		{"search of a tag", "/search?q=tag:vip", 200, []string{"Nothing matches", "For payloads with tag:vip: "}},
+		{"search of what is not possible", "/search?q=" + url.QueryEscape("tag:a tag:b"), 200, []string{"not searched, ", "must be a single tag"}},
+		{"search of markup", "/search?q=" + url.QueryEscape("<script>alert(1)"), 200, []string{"&lt;script&gt;alert(1)", "a part of the id"}},
 		{"one vocabulary", "/", 200, []string{"<dt>Ready</dt>", "<dt>Scheduled</dt>", "<dt>Retry</dt>", "<dt>In flight</dt>", "<dt>Blocked</dt>", "<dt>Morgue</dt>"}},
 		{"result", "/result?done=delete&queue=orders&changed=3&skipped=1&back=//example.com", 200, []string{"<h1>Done</h1>", "3 jobs deleted, of queue <b>orders</b>", "1 job was not changed", `href="./"`}},
 		{"result unknown", "/result?done=x", 404, []string{"is no action of these pages"}},
@@ -256,7 +267,7 @@ func TestWrongMethods(t *testing.T) {
 func TestSearch(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).fill()
-	for asked, want := range map[string]string{"queue=orders&id=a+b%2Fc": "/queues/orders/job?id=a+b%2Fc", "id=f1": jobLink("orders", "f1"), "queue=orders&id=": "/queues/orders", "queue=a&id=": "/?q=a", "q=orders": "/queues/orders", "q=+f1+": jobLink("orders", "f1")} {
+	for asked, want := range map[string]string{"queue=orders&id=a+b%2Fc": "/queues/orders/job?id=a+b%2Fc", "id=f1": jobLink("orders", "f1"), "queue=orders&id=": "/queues/orders", "q=orders": "/queues/orders", "q=+f1+": jobLink("orders", "f1")} {
 		answer := w.get("/search?" + asked)
 		if got := answer.Header().Get("Location"); answer.Code != http.StatusSeeOther || got != want {
 			t.Errorf("%s: got %d to %q, want 303 to %q", asked, answer.Code, got, want)
@@ -267,5 +278,5 @@ func TestSearch(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	expect(t, w.get("/search?id=both"), 200, "This id is in 2 queues", jobLink("orders", "both"), jobLink("mail", "both"))
+	expect(t, w.get("/search?id=both"), 200, "<td>the id</td>", jobLink("orders", "both"), jobLink("mail", "both"))
 }
