@@ -7,13 +7,13 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/testing/redistest"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // TestGroups checks that waiting jobs are counted by the group of their id, and that no more than a bound of them are.
 func TestGroups(t *testing.T) {
 	t.Parallel()
-	client, err := queue.Open(queue.Config{Redis: redistest.Start(t).URL()})
+	client, err := protocol.Open(protocol.Config{Redis: redistest.Start(t).URL()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
-	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
@@ -30,8 +30,8 @@ func TestFlood(t *testing.T) {
 	w.push(jobs...)
 	_, err := w.client.Leases().Take(t.Context(), "n1/01J.1", []byte("{}"), []byte("{}"), time.Minute)
 	must(t, err)
-	_, err = w.client.AskGroups(t.Context(), "orders", &queue.GroupRequest{
-		Instance: "n1/01J.1", Number: 1, Limit: rules.Limit{Concurrency: 1}, Groups: []queue.GroupWant{{Group: "acme:", Busy: 1, Stop: time.Hour}}})
+	_, err = w.client.AskGroups(t.Context(), "orders", &protocol.GroupRequest{
+		Instance: "n1/01J.1", Number: 1, Limit: rules.Limit{Concurrency: 1}, Groups: []protocol.GroupWant{{Group: "acme:", Busy: 1, Stop: time.Hour}}})
 	must(t, err)
 	page := w.get("/queues/orders")
 	expect(t, page, 200, "Groups that wait", "all 108 waiting jobs", "10 jobs are in no group", "2 other groups have fewer",

@@ -86,7 +86,7 @@ func (d *Dashboard) readGroups(ctx context.Context, queueName string, now time.T
 	return lines, more, err
 }
 
-func groupLineOf(g *queue.Group, now time.Time) groupLine {
+func groupLineOf(g *protocol.Group, now time.Time) groupLine {
 	line := groupLine{Name: g.Name, Holders: permitLines(g.Holders)}
 	if g.Again.After(now) {
 		line.Again = g.Again
