@@ -171,7 +171,7 @@ func (in *instance) leaseText() []byte {
 		Refused: in.ops.stuck.refusalTexts(), Unready: n.ready.unreadyReasons(), Features: protocol.Features(),
 		Recurring: slices.Sorted(maps.Keys(n.cfg.Recurring)), Paused: in.pausedQueues(), Waits: in.waits.shownWaits(),
 		Static: n.cfg.static(),
-		Load: n.load.measure(sinceBoot(), in.slots.Use),
+		Load:   n.load.measure(sinceBoot(), in.slots.Use),
 	}
 	if dropped, lately := logbuf.Dropped(n.cfg.Log); lately {
 		info.Unlogged = dropped
