@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lowkiq/lowkiq/queue/protocol"
+	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/web"
 	"github.com/lowkiq/lowkiq/web/auth"
 )
@@ -104,10 +104,10 @@ func TestStreamsAreBounded(t *testing.T) {
 // A stream ends with the session that opened it, which cannot open another one then.
 func TestStreamsEndWithTheSession(t *testing.T) {
 	t.Parallel()
-	client, err := protocol.Open(protocol.Config{Redis: "redis://127.0.0.1:1/0"}) // nobody asks it
+	producer, err := queue.Open(queue.Config{Redis: "redis://127.0.0.1:1/0"}) // nobody asks it
 	must(t, err)
-	t.Cleanup(func() { must(t, client.Close()) })
-	w := &world{t: t, client: client}
+	t.Cleanup(func() { must(t, producer.Close()) })
+	w := &world{t: t, producer: producer, client: producer.Protocol()}
 	w.pages, err = newDashboard(fakeNode{w: w}, web.Config{Cluster: fakeNode{w: w}, Log: slog.New(slog.DiscardHandler)})
 	must(t, err)
 	node := w.node(auth.Tokens{Read: []string{readToken}})

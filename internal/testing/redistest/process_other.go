@@ -4,4 +4,4 @@ package redistest
 
 import "syscall"
 
-func attributes() *syscall.SysProcAttr { return nil }
+func processAttributes() *syscall.SysProcAttr { return nil }
