@@ -7,10 +7,12 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/lowkiq/lowkiq/internal/process/identity"
+	"github.com/lowkiq/lowkiq/internal/testing/tier"
 	"github.com/lowkiq/lowkiq/lab/judge"
 )
 
@@ -101,5 +103,110 @@ func TestStaticNodes(t *testing.T) {
 		p.terminate(patience)
 	}
 	r.verdict(judge.Config{ShardConcurrency: 1, MaxDuplicates: -1})
+	r.noneFailed()
+}
+
+// TestStaticWrongNumber: two nodes have number 0 and none has number 1. The second stands by and takes over when the first
+// freezes for longer than its lease. No id is ever with both (I1), and the shards of number 1 have no owner, which is told.
+func TestStaticWrongNumber(t *testing.T) {
+	tier.All(t)
+	t.Parallel()
+	r := newRig(t, 6)
+	events := realEvents(3000)
+	r.push(events[:1000]...)
+	a := r.start(static("a", 3, 0))
+	r.awaitOwners("a", "", "")
+	b := r.start(static("b", 3, 0))
+	r.leased(b, 1)
+	c := r.start(static("c", 3, 2))
+	r.awaitOwners("a", "", "c")
+	r.awaitAnswer("b", "/readyz", "ok")
+	r.awaitAnswer("a", "/metrics", `lowkiq_shards_unowned{queue="history"} 2`)
+	r.awaitAnswer("b", "/api/v1/status", "2 of 6 shards of queue history have no owner; static nodes take no shards but their own (a 0 of 3, b 0 of 3, c 2 of 3)")
+	if b.first() != 0 {
+		t.Error("the second node of a number works while the first lives")
+	}
+	r.await("a has no job left", patience, func() bool { // a frozen call would end after the thaw: the stated limit of I1
+		for i := 0; i < r.shards; i += 3 {
+			if stats, err := r.queue.Shard(i).Stats(t.Context()); err != nil || stats.Jobs.Total() > 0 {
+				return false
+			}
+		}
+		return true
+	})
+	a.signal(syscall.SIGSTOP)
+	r.push(events[1000:2000]...)
+	r.awaitOwners("b", "", "c")
+	r.works(b)
+	a.signal(syscall.SIGCONT)
+	r.leased(a, 2)
+	b.terminate(patience)
+	r.awaitOwners("a", "", "c")
+	d := r.start(static("d", 3, 1))
+	r.awaitOwners("a", "d", "c")
+	r.push(events[2000:]...)
+	r.drained()
+	for _, p := range []*process{a, c, d} {
+		p.terminate(patience)
+	}
+	r.verdict(judge.Config{ShardConcurrency: 1})
+	r.noneFailed()
+}
+
+// TestStaticRolling: three nodes of a cluster are replaced by static nodes, those by four static nodes, and these by nodes
+// of a cluster, one after the other while jobs come. No id is ever with two processes, and none is handled twice.
+func TestStaticRolling(t *testing.T) {
+	tier.All(t)
+	t.Parallel()
+	r := newRig(t, 12)
+	feed := r.feed(realEvents(6000))
+	nodes := map[string]*process{}
+	replace := func(s settings) {
+		t.Helper()
+		s.TTL = 6 * ttl // no lease is to run out
+		if old := nodes[s.Name]; old != nil {
+			old.terminate(patience)
+		}
+		nodes[s.Name] = r.start(s)
+		r.leased(nodes[s.Name], 1)
+		r.awaitAnswer(s.Name, "/readyz", "ok")
+	}
+	dynamic := func(name string) settings {
+		return settings{Name: name, Bind: "127.0.0.1:0", Work: 10 * time.Millisecond, HTTP: "127.0.0.1:0"}
+	}
+	feed.share(1, 12)
+	for _, name := range []string{"n0", "n1", "n2"} {
+		replace(dynamic(name))
+	}
+	r.works(nodes["n0"])
+	for i := range 3 {
+		feed.share(i+2, 12)
+		replace(static(fmt.Sprint("n", i), 3, i))
+	}
+	r.awaitOwners("n0", "n1", "n2")
+	for i := range 4 {
+		feed.share(i+5, 12)
+		replace(static(fmt.Sprint("n", i), 4, i))
+	}
+	r.awaitOwners("n0", "n1", "n2", "n3")
+	for i := range 3 {
+		feed.share(i+9, 12)
+		replace(dynamic(fmt.Sprint("n", i)))
+	}
+	nodes["n3"].terminate(patience)
+	feed.finish()
+	r.drained()
+	r.await("the cluster owns all shards", patience, func() bool {
+		for i := range r.shards {
+			if r.owner(i) == "" {
+				return false
+			}
+		}
+		return true
+	})
+	for _, name := range []string{"n0", "n1", "n2"} {
+		nodes[name].terminate(patience)
+	}
+	r.verdict(judge.Config{ShardConcurrency: 1})
 	r.noneFailed()
 }
