@@ -92,7 +92,7 @@ func TestChange(t *testing.T) {
 		add, remove []string
 		want        string
 	}{
-		{"unknown", nil, []string{"n9"}, `unknown node "n9" (known: n1, n2)`},
+		{"unknown", nil, []string{"n9"}, `unknown node "n9", did you mean "n1"? (known: n1, n2)`},
 		{"there already", []string{"n1"}, nil, `add "n1": there is such a node already`},
 	} {
 		if _, err := change(view, c.add, c.remove); err == nil || err.Error() != c.want {
