@@ -14,15 +14,15 @@ import (
 // may be stored. Pushing it again is safe.
 type Result = protocol.Result
 
-// Errors of a refused job. To push it again is of no use before the job, or what waits for its id, has changed.
+// Errors of a refused job. To push the same again is of no use, except after ErrTooManyPayloads and ErrTooManyBytes.
 var (
 	ErrID              = protocol.ErrID              // the id is empty, or longer than lowkiq.MaxIDBytes
 	ErrScore           = protocol.ErrScore           // the score is not a finite number
-	ErrPerformAt       = protocol.ErrPerformAt       // the time is before 1970 or too late
+	ErrPerformAt       = protocol.ErrPerformAt       // the time is before lowkiq.MinPerformAt or after lowkiq.MaxPerformAt
 	ErrPayloadSize     = protocol.ErrPayloadSize     // the payload is larger than the queue's limit
 	ErrTooManyPayloads = protocol.ErrTooManyPayloads // too many payloads wait for the id
 	ErrTooManyBytes    = protocol.ErrTooManyBytes    // the payloads that wait for the id are too large together
-	ErrReplyTo         = protocol.ErrReplyTo         // the push has an address for replies that Call did not make
+	ErrReplyTo         = protocol.ErrReplyTo         // the push has an address for replies that no Call made
 	ErrDamaged         = protocol.ErrDamaged         // the waiting payloads of this id cannot be read
 )
 
