@@ -31,7 +31,7 @@ func decodeJSON(data []byte, value any) error {
 // f gets the payloads of an id in order. An error is an answer about that id alone: f does not
 // get the later payloads of the id in this batch, but those of the next id. All payloads of a
 // failed id come again with the retry, so f must be idempotent. [Postpone], [Throttle] and [Bury] have their
-// usual meaning for the id. A panic fails the whole batch. [JobFrom] returns what else there is to know about the payload.
+// usual meaning for the id. A panic fails the whole batch. [JobFrom] returns the job of the payload.
 //
 // When ctx ends, f is not called again. An id is postponed if f has got none of its payloads. EachWith panics if decode or f
 // is nil.

@@ -68,9 +68,9 @@ type Config struct {
 	// Required to gossip beyond loopback, unless Insecure.
 	GossipKeys [][]byte
 
-	// Of and Number make the node static. It owns the shards of its queues with an index that leaves the remainder Number when
-	// it is divided by Of, takes part in no cluster, and no other node takes its shards. Of nodes must have the Numbers 0 to
-	// Of-1. A shard in the share of two nodes has one owner, and a shard in no share has none.
+	// Of and Number make the node static. It takes part in no cluster. It owns the shards of its queues whose index modulo Of
+	// is Number, and no other node takes them. Of nodes must have the Numbers 0 to Of-1. A shard in the share of two nodes has
+	// one owner, and a shard in no share has none.
 	Of, Number int
 	// Splitter makes the node static as well. It gets the shards of the node's queues, ordered by queue and index, and returns
 	// the shards that the node owns. It is called before the node takes a lease, and must depend on its argument alone. If it

@@ -14,7 +14,7 @@ import (
 // floodBody has the groups with the most waiting jobs of a queue that lags.
 type floodBody struct {
 	Queue    string
-	By       string // what ends the prefix that names a group
+	By       string // the separator, which ends the prefix that names a group
 	Rows     []floodRow
 	More     int // groups that are not shown
 	Outside  int // jobs in no group
@@ -73,7 +73,7 @@ func (d *Dashboard) readFlood(ctx context.Context, name string) (*floodBody, err
 	return b, nil
 }
 
-// separatorOf returns what ends the prefix of a group's ids, by the rules that this node knows.
+// separatorOf returns the separator that ends the prefix of a group, by the rules that this node knows.
 func (d *Dashboard) separatorOf(ctx context.Context, name string) (string, error) {
 	known, err := web.RulesOf(ctx, d.node, name)
 	if err != nil {

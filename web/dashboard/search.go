@@ -18,12 +18,12 @@ import (
 const (
 	searchedQueues = 1000            // each queue costs a round trip
 	searchFor      = 3 * time.Second // no queue is begun after half of it
-	foundPerQueue  = 10              // jobs outside the morgue, and as many in it
+	foundPerQueue  = 10              // jobs outside the morgue, and the same number in it
 	foundRows      = 100
 	foundNames     = 20 // names of queues
 )
 
-// searchBody is the page of what a search through all queues has found and where it has searched.
+// searchBody is the page of a search through all queues. It has the jobs that were found, and the places that were searched.
 type searchBody struct {
 	Text   string
 	Kind   string   // what was searched for, as in "the text acme"

@@ -62,8 +62,8 @@ type Lease struct {
 	Static *Share `json:"static,omitempty"`
 }
 
-// Share says which shards a static process owns. They are the shards with an index that leaves the remainder Number when it is
-// divided by Of. If Of is 0, a function of the process's program chooses them.
+// Share says which shards a static process owns. They are the shards whose index modulo Of is Number. If Of is 0, a function
+// of the process's program chooses them.
 type Share struct {
 	Of     int `json:"of,omitempty"`
 	Number int `json:"number"`
