@@ -107,7 +107,7 @@ func TestStaticNodes(t *testing.T) {
 }
 
 // TestStaticWrongNumber: two nodes have number 0 and none has number 1. The second stands by and takes over when the first
-// freezes for longer than its lease. No id is ever with both (I1), and the shards of number 1 have no owner, which is told.
+// freezes for longer than its lease. No id is ever with both (I1), and status reports that the shards of number 1 have no owner.
 func TestStaticWrongNumber(t *testing.T) {
 	tier.All(t)
 	t.Parallel()

@@ -45,7 +45,8 @@ func TestStaticConfig(t *testing.T) {
 }
 
 // TestStatic checks three static nodes, two by their numbers and a third by a Splitter that also names shards which do not
-// exist. They handle all jobs. Without one of them its shards have no owner, which is told, and with it they go on.
+// exist. They handle all jobs. While a node is away its shards have no owner, and a live node reports them. They go on when
+// it is back.
 func TestStatic(t *testing.T) {
 	url := redistest.Start(t).URL()
 	p := open(t, url, 7)

@@ -1,7 +1,7 @@
 // Package model answers one question: what do the rules say of a shard, whatever its scripts do?
 //
 // It is section 4 of the design in plain Go, a specification that was written from the rules and not from the
-// scripts. The property test of package queue compares the model with Redis after each step. Package lowkiqtest
+// scripts. The property test of queue/protocol compares the model with Redis after each step. Package lowkiqtest
 // uses it as a queue without Redis. Times are unix microseconds. A Shard must not be used by two goroutines at once.
 //
 // Redis scripts read the clock themselves, so the model does not know the exact time of a step. Scores and times
@@ -284,7 +284,7 @@ const (
 	Before      Verdict = "delivered before"
 )
 
-// Undelayed as the due time of a push is now, and the push puts nothing off.
+// Undelayed as the due time of a push means now. The push is not put off by debounce.
 const Undelayed = -1
 
 // PushPayload stores a payload that is due at a time, 0 for now. full says that an earlier payload of the id in the

@@ -36,7 +36,7 @@ type answer string
 func (a answer) Error() string { return string(a) }
 func (answer) RedisError()     {}
 
-// TestRedisClusterByAnotherURL: a server of a Redis Cluster sends a client that takes it for a Redis alone elsewhere.
+// TestRedisClusterByAnotherURL: a server of a Redis Cluster redirects a client that takes it for a single Redis.
 func TestRedisClusterByAnotherURL(t *testing.T) {
 	t.Parallel()
 	want := "push: redis h:1 is a server of a Redis Cluster (its URL must be redis+cluster://): MOVED 5 h:2"
