@@ -303,7 +303,7 @@ function jobLine(job) {
   if (at !== undefined && at !== null) line.perform_in = at instanceof Date ? at.getTime() / 1000 : at;
   if (job.header) line.header = job.header;
   if (job.urgent) line.urgent = true;
-  return JSON.stringify(line);
+  return JSON.stringify(line, checkValue);
 }
 
 function* parts(lines) {
@@ -386,7 +386,7 @@ class Bury extends Error {}
 class Postpone extends Error {
   constructor(seconds, reason = '') {
     super(reason);
-    this.seconds = seconds;
+    this.seconds = Number(seconds);
   }
 }
 
@@ -394,6 +394,7 @@ class Postpone extends Error {
 class Throttle extends Postpone {
   constructor(seconds, group = '') {
     super(seconds);
+    if (typeof group !== 'string') throw new TypeError('the group must be a string');
     this.group = group;
   }
 }
@@ -480,10 +481,17 @@ class Handler {
       let rest = Buffer.from(`${line}\n`);
       while (rest.length > 0) rest = rest.subarray(fs.writeSync(answers, rest));
     };
-    const note = (job, value) => {
+    let ended = 0; // number of batches
+    const note = (batch, job, value) => {
+      // The node would take it for a note of the next batch.
+      if (batch < ended) throw new Error('the job has ended, and takes no notes');
       write(JSON.stringify({ [Buffer.isBuffer(job.id) ? 'note_base64' : 'note']: { [keyOf(job.id)]: value } }));
     };
-    for await (const line of linesOf(batches)) write(await this.answer(line, note));
+    for await (const line of linesOf(batches)) {
+      const answer = await this.answer(line, note.bind(null, ended));
+      ended += 1;
+      write(answer);
+    }
   }
 
   /**
@@ -628,11 +636,20 @@ function keyOf(id) {
 
 /** Returns the text of an error for the node, which keeps less of it. It is never empty. */
 function reasonOf(error) {
-  return (error?.message || 'no reason was given').slice(0, 4096).replace(/\p{Surrogate}/gu, '\ufffd');
+  return (stringOf(error.message) || 'no reason was given').slice(0, 4096).replace(/\p{Surrogate}/gu, '\ufffd');
 }
 
 function textOf(error) {
-  return error instanceof Error ? `${error.name}: ${reasonOf(error)}` : reasonOf({ message: String(error) });
+  return error instanceof Error ? `${error.name}: ${reasonOf(error)}` : reasonOf({ message: error });
+}
+
+/** Returns any value as a string, '' for one that cannot be a string. */
+function stringOf(value) {
+  try {
+    return String(value);
+  } catch {
+    return '';
+  }
 }
 
 function postponed(error) {

@@ -209,7 +209,8 @@ test('what is no job is not sent', { skip }, async () => {
     [{ id: 'a', payload: NaN }, /not JSON/], [{ id: 'a', payload: [Infinity] }, /not JSON/],
     [{ id: 'a', payload: () => {} }, /not JSON/], [{ id: 'a', payload: circle }, /circular/],
     [{ id: 'a', payload: '\ud800' }, /surrogate/], [{ id: 'a', payload: { '\udfff': 1 } }, /surrogate/],
-    [{ id: '\ud800' }, /surrogate/], [{ id: 'a', payload: { $base64: 'eA==' } }, /stands for bytes/],
+    [{ id: '\ud800' }, /surrogate/], [{ id: 'a', performAt: new Date('never') }, /not JSON/],
+    [{ id: 'a', score: NaN }, /not JSON/], [{ id: 'a', payload: { $base64: 'eA==' } }, /stands for bytes/],
   ]) {
     await assert.rejects(client.pushMany('orders', [{ id: 'unsent', payload: 1 }, job]), why);
   }

@@ -2,7 +2,9 @@
 // Tests of handlers without a node.
 
 const assert = require('node:assert/strict');
+const { spawnSync } = require('node:child_process');
 const http = require('node:http');
+const path = require('node:path');
 const { test } = require('node:test');
 const { handler, Bury, Postpone, Throttle } = require('../lowkiq.js');
 
@@ -57,7 +59,8 @@ test('one id fails', async (t) => {
 
 test('what is thrown need not be an error', async (t) => {
   t.mock.method(console, 'error', () => {});
-  const cases = [['text', 'text'], [undefined, 'undefined'], [null, 'null'], [new Error('\ud800'), 'Error: \ufffd']];
+  const cases = [['text', 'text'], [undefined, 'undefined'], [null, 'null'], [new Error('\ud800'), 'Error: \ufffd'],
+    [Object.assign(new Error(), { message: 7 }), 'Error: 7'], [Object.create(null), 'no reason was given']];
   for (const [thrown, want] of cases) {
     assert.equal((await answer(() => { throw thrown; })).answer.failed.a, want);
   }
@@ -69,6 +72,7 @@ test('postponed', async () => {
   assert.deepEqual(await end(new Throttle(30, 'acme:')), { ok: false, retry_after: 30, limit: 'acme:' });
   assert.deepEqual(await end(new Postpone(Infinity)), { ok: false, retry_after: 86400 });
   assert.deepEqual(await end(new Postpone(NaN)), { ok: false, retry_after: 1 });
+  assert.throws(() => new Throttle(1, null), /must be a string/);
 });
 
 test('notes', async () => {
@@ -78,6 +82,24 @@ test('notes', async () => {
     assert.deepEqual(job.state, { row: 1 });
   });
   assert.deepEqual(got.notes, [{ progress: 0.5, log: 'half', state: { row: 1 } }]);
+});
+
+test('an ended job takes no notes', () => {
+  const program = `
+    const { handler } = require('./lowkiq.js');
+    let first;
+    handler(async (job) => {
+      if (first) job.result = await first.note({ progress: 0.5 }).catch((error) => error.message);
+      else first = job;
+    }).run();`;
+  const line = JSON.stringify({ ...batch, jobs: batch.jobs.slice(0, 1) });
+  // Below a node all streams are pipes. Those of spawnSync are sockets.
+  const pipes = ['-c', 'cat | "$0" -e "$1" 2>/dev/null | cat', process.execPath, program];
+  const got = spawnSync('sh', pipes, { cwd: path.dirname(__dirname), input: `${line}\n${line}\n`, encoding: 'utf8' });
+  const answers = { a: { result: 'the job has ended, and takes no notes' } };
+  assert.deepEqual(got.stdout.trim().split('\n').map((text) => JSON.parse(text)), [
+    { ok: true, flight: 9 }, { answers, ok: true, flight: 9 },
+  ]);
 });
 
 test('values must be JSON', async (t) => {

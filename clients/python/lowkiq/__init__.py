@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
 import hmac
 import http.client
 import json
@@ -411,7 +412,7 @@ class Postpone(Exception):
 
     def __init__(self, seconds: float, reason: str = "") -> None:
         super().__init__(reason)
-        self.seconds = seconds
+        self.seconds = float(seconds)
 
 
 class Throttle(Postpone):
@@ -419,7 +420,7 @@ class Throttle(Postpone):
 
     def __init__(self, seconds: float, group: str = "") -> None:
         super().__init__(seconds)
-        self.group = group
+        self.group = _text(group)
 
 
 class Payload:
@@ -521,21 +522,26 @@ class Handler:
         if hasattr(sys.stdout, "reconfigure"):
             sys.stdout.reconfigure(line_buffering=True)
         pid, lock = os.getpid(), threading.Lock()  # threads of the function may note
+        ended = 0  # number of batches
 
-        def write(line: bytes) -> None:
+        def write(line: bytes, batch: Optional[int] = None) -> None:
             if os.getpid() != pid:
                 raise RuntimeError("a forked child of the handler must not answer or note")
             rest = memoryview(line + b"\n")
             with lock:
+                if batch is not None and batch < ended:  # the node would take it for a note of the next batch
+                    raise RuntimeError("the job has ended, and takes no notes")
                 while rest:
                     rest = rest[os.write(answers, rest):]
 
-        def note(job: Job, value: Dict[str, Any]) -> None:
-            write(_json({"note_base64" if isinstance(job.id, bytes) else "note": {_key(job.id): value}}))
+        def note(batch: int, job: Job, value: Dict[str, Any]) -> None:
+            write(_json({"note_base64" if isinstance(job.id, bytes) else "note": {_key(job.id): value}}), batch)
 
         with os.fdopen(batches, "rb") as lines:
             for line in lines:
-                write(self._answer(line, note))
+                answer = self._answer(line, functools.partial(note, ended))
+                ended += 1
+                write(answer)
 
     def wsgi(self, token: str, *, client: Optional[Client] = None, max_bytes: int = 64 << 20) -> Callable[..., Iterable[bytes]]:
         """Returns a WSGI application that handles batches which a node posts.
@@ -561,14 +567,14 @@ class Handler:
             if environ["REQUEST_METHOD"] != "POST":
                 return refuse("405 Method Not Allowed", "a node posts batches", ("Allow", "POST"))
             length = environ.get("CONTENT_LENGTH") or ""
-            if not length.isdigit():
+            if not re.fullmatch("[0-9]{1,18}", length):
                 return refuse("411 Length Required", "the request must have a Content-Length")
             if int(length) > max_bytes:
                 return refuse("413 Payload Too Large", f"the batch has {length} bytes, at most {max_bytes} are allowed")
             body = environ["wsgi.input"].read(int(length))
             try:
                 answer = self._answer(body, notes.send)
-            except (ValueError, KeyError, TypeError) as error:  # of the request: those of the function are answers
+            except (ValueError, KeyError, TypeError, RecursionError) as error:  # those of the function are answers
                 return refuse("400 Bad Request", f"not a batch of lowkiq: {type(error).__name__}: {error}")
             return respond("200 OK", answer)
 
@@ -646,8 +652,15 @@ def _key(id: ID) -> str:
 
 def _reason(error: Exception) -> str:
     """Returns the text of an error for the node, which keeps less of it. It is never empty."""
-    text = str(error) or "no reason was given"
-    return text[:4096].encode("utf-8", "replace").decode("utf-8")
+    try:
+        text = str(error)
+    except Exception:
+        text = ""
+    return _text(text[:4096]) or "no reason was given"
+
+
+def _text(text: str) -> str:
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _postponed(error: Postpone) -> bytes:

@@ -2,10 +2,15 @@
 
 import io
 import json
+import os
+import subprocess
+import sys
 import unittest
+from datetime import timedelta
 
 import lowkiq
 
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(lowkiq.__file__)))
 BATCH = {"queue": "orders", "shard": 3, "fence": 7, "flight": 9, "jobs": [
     {"id": "a", "retry_count": 1, "callers": 2, "state": {"count": 41}, "payloads": [
         {"score": 1, "payload": {"n": 1}, "header": {"tag": "vip"}}, {"score": 2, "payload": {"$base64": "/w=="}}]},
@@ -65,6 +70,19 @@ class HandlerTest(unittest.TestCase):
         self.assertEqual(answer(throttle)[0], {"ok": False, "retry_after": 30, "limit": "acme:"})
         self.assertEqual(answer(forever)[0], {"ok": False, "retry_after": 86400})
 
+    def test_wrong_ends_are_failures(self):
+        class Mute(Exception):
+            def __str__(self):
+                raise ValueError
+
+        for make in (lambda: lowkiq.Postpone(None), lambda: lowkiq.Postpone(timedelta(seconds=5)),
+                     lambda: lowkiq.Throttle(1, b"acme:"), Mute):
+            def handle(job):
+                raise make()
+
+            with self.assertLogsOnStderr("Traceback"):
+                self.assertIn("a", answer(handle)[0]["failed"])
+
     def test_notes(self):
         def handle(job):
             if job.id == "a":
@@ -75,6 +93,35 @@ class HandlerTest(unittest.TestCase):
         got, notes = answer(handle)
         self.assertEqual(got, {"ok": True, "flight": 9})
         self.assertEqual(notes, [{"progress": 0.5, "log": "half", "state": {"row": 1}}, {"log": "more"}])
+
+    def test_an_ended_job_takes_no_notes(self):
+        program = """
+import threading, lowkiq
+threads, go = [], threading.Event()
+
+@lowkiq.handler
+def handle(job):
+    def note():
+        go.wait()
+        try:
+            job.note(0.5)
+        except RuntimeError as error:
+            threads.append(str(error))
+    if not threads:
+        threads.append(threading.Thread(target=note))
+        threads[0].start()
+    else:
+        go.set()
+        threads[0].join()
+        job.result = threads[1]
+handle.run()
+"""
+        batch = {**BATCH, "jobs": BATCH["jobs"][:1]}
+        out = subprocess.run([sys.executable, "-c", program], input=2 * (json.dumps(batch) + "\n"), check=True, timeout=60,
+                             env={**os.environ, "PYTHONPATH": ROOT}, stdout=subprocess.PIPE, universal_newlines=True).stdout
+        told = {"a": {"result": "the job has ended, and takes no notes"}}
+        self.assertEqual([json.loads(line) for line in out.splitlines()],
+                         [{"ok": True, "flight": 9}, {"answers": told, "ok": True, "flight": 9}])
 
     def test_values_must_be_json(self):
         for value in (object(), float("inf"), {"$base64": "x"}, "\ud800"):
@@ -127,7 +174,8 @@ class WSGITest(unittest.TestCase):
                       "Bearer s\xe9cret"):
             self.assertEqual(self.ask(wrong)[0], "401", wrong)
         self.assertEqual(self.ask(REQUEST_METHOD="GET")[0], "405")
-        self.assertEqual(self.ask(CONTENT_LENGTH="")[0], "411")
+        for wrong in ("", "-1", "\xb2", "9" * 5000):
+            self.assertEqual(self.ask(CONTENT_LENGTH=wrong)[0], "411", wrong)
         self.assertEqual(self.ask(CONTENT_LENGTH="1001")[0], "413")
         for body in (b"{", b"[]", b'{"jobs":[{}]}', b"\xff"):
             self.assertEqual(self.ask(body=body)[0], "400", body)

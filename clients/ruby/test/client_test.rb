@@ -186,6 +186,47 @@ class ClientTest < Minitest::Test
     end
   end
 
+  # Answers pushes as a node does. The block gets the id of each before its answer.
+  def answer_pushes(socket)
+    while (head = socket.gets("\r\n\r\n"))
+      id = JSON.parse(socket.read(head[/^content-length: (\d+)/i, 1].to_i))['id']
+      yield id
+      text = JSON.generate(results: [{ id: id, ok: true }])
+      socket.write("HTTP/1.1 200 OK\r\nContent-Length: #{text.bytesize}\r\n\r\n#{text}")
+    end
+  rescue SystemCallError
+    nil
+  ensure
+    socket.close
+  end
+
+  def test_answer_of_an_ended_request_is_not_that_of_the_next
+    server = TCPServer.new('127.0.0.1', 0)
+    got = Queue.new
+    late = Queue.new
+    threads = Array.new(2) do
+      Thread.new do
+        answer_pushes(server.accept) do |id|
+          next unless id == 'first'
+
+          got << id
+          late.pop
+        end
+      end
+    end
+    client = Lowkiq::Client.new(url: "http://127.0.0.1:#{server.addr[1]}")
+    pushes = Thread.new do # the connection is that of this thread
+      assert_raises(Timeout::Error) { Timeout.timeout(0.3) { client.push('orders', 'first', 1) } }
+      late << true
+      client.push('orders', 'second', 2)['id']
+    end
+    assert_equal 'second', pushes.value
+    refute got.empty?
+  ensure
+    threads&.each(&:kill)
+    server&.close
+  end
+
   def test_dripping_answer
     server = TCPServer.new('127.0.0.1', 0)
     thread = Thread.new do

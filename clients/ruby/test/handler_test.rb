@@ -2,6 +2,7 @@
 
 # Tests of handlers without a node.
 require 'minitest/autorun'
+require 'open3'
 require 'stringio'
 require 'lowkiq/client'
 
@@ -62,6 +63,13 @@ class HandlerTest < Minitest::Test
     assert_equal({ 'ok' => false, 'retry_after' => 7 }, answer { raise Lowkiq::Postpone.new(7) })
   end
 
+  def test_wrong_ends_are_failures
+    [-> { raise Lowkiq::Postpone.new(nil) }, -> { raise Lowkiq::Postpone.new(Float::NAN) }, -> { require 'no such file' },
+     -> { raise SystemStackError }].each do |block|
+      capture_io { assert answer { block.call }['failed']['a'] }
+    end
+  end
+
   def test_notes
     answer do |job|
       next unless job.id == 'a'
@@ -70,6 +78,34 @@ class HandlerTest < Minitest::Test
       job.note(log: 'more')
     end
     assert_equal [{ progress: 0.5, log: 'half', state: { 'row' => 1 } }, { log: 'more' }], @notes
+  end
+
+  def test_an_ended_job_takes_no_notes
+    program = <<~'RUBY'
+      require 'lowkiq/client'
+      go = Queue.new
+      thread = nil
+      Lowkiq.handler do |job|
+        if thread
+          go << true
+          job.result = thread.value
+        else
+          thread = Thread.new do
+            go.pop
+            job.note(progress: 0.5)
+          rescue RuntimeError => e
+            e.message
+          end
+        end
+      end.run
+    RUBY
+    batch = JSON.generate(BATCH.merge(jobs: BATCH[:jobs].first(1)))
+    command = [RbConfig.ruby, '-I', File.expand_path('../lib', __dir__), '-e', program]
+    out, status = Open3.capture2(*command, stdin_data: "#{batch}\n" * 2)
+    assert status.success?
+    told = { 'a' => { 'result' => 'the job has ended, and takes no notes' } }
+    assert_equal [{ 'ok' => true, 'flight' => 9 }, { 'answers' => told, 'ok' => true, 'flight' => 9 }],
+                 out.lines.map { |line| JSON.parse(line) }
   end
 
   def test_values_must_be_json

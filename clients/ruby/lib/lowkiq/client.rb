@@ -271,7 +271,7 @@ module Lowkiq
       token = read_token
       all['Authorization'] = "Bearer #{token}" if token
       close if once # on a new connection it is certain whether the request was sent
-      sent = false
+      sent = done = false
       begin
         node, http = connection
         http.read_timeout = @timeout + longer
@@ -279,12 +279,15 @@ module Lowkiq
         sent = true
         text = +''
         answer = http.request(request, body) { |response| read_body(response, text, deadline) }
+        done = true
       rescue *AWAY => e
         close
         where = @nodes[@turn % @nodes.size].to_s.chomp('/')
         @turn += 1
         safe = !(once && sent) && !untrusted?(e)
         raise Error.new("#{method} #{where}#{path}: #{e.message} (#{e.class})", safe_to_repeat: safe)
+      ensure
+        close unless done # Timeout.timeout may end a request, and the next one must not get its answer
       end
       read_answer(method, path, answer, text, once)
     end
@@ -435,7 +438,8 @@ module Lowkiq
 
     def initialize(seconds, reason = '')
       super(reason)
-      @seconds = seconds
+      @seconds = Float(seconds)
+      raise ArgumentError, 'the seconds are not a number' if @seconds.nan?
     end
   end
 
@@ -505,6 +509,9 @@ module Lowkiq
 
   # A block that handles jobs, below a node or behind a Rack server.
   class Handler
+    FAILURES = [StandardError, ScriptError, SystemStackError].freeze
+    private_constant :FAILURES
+
     def initialize(&block)
       raise ArgumentError, 'a handler needs a block' unless block
 
@@ -537,15 +544,24 @@ module Lowkiq
       answers.binmode.sync = true
       pid = Process.pid
       lock = Mutex.new # threads of the block may note
-      write = lambda do |line|
+      ended = 0 # number of batches
+      write = lambda do |line, batch = ended|
         raise 'a forked child of the handler must not answer or note' if Process.pid != pid
 
-        lock.synchronize { answers.write("#{line}\n".b) }
+        lock.synchronize do
+          # The node would take it for a note of the next batch.
+          raise 'the job has ended, and takes no notes' if batch < ended
+
+          answers.write("#{line}\n".b)
+        end
       end
-      note = lambda do |job, value|
-        write.call(Wire.generate({ key('note', job) => { id_key(job.id) => value } }))
+      batches.binmode.each_line("\n") do |line|
+        batch = ended
+        note = ->(job, value) { write.call(Wire.generate({ key('note', job) => { id_key(job.id) => value } }), batch) }
+        said = answer(line, note)
+        ended += 1
+        write.call(said)
       end
-      batches.binmode.each_line("\n") { |line| write.call(answer(line, note)) }
     end
 
     # Returns a Rack application that handles batches which a node posts.
@@ -602,7 +618,7 @@ module Lowkiq
       ['postponed', e]
     rescue Bury => e
       ['bury', reason(e)]
-    rescue StandardError, NotImplementedError => e
+    rescue *FAILURES => e
       log(e)
       ['failed', "#{e.class}: #{reason(e)}"]
     end
@@ -610,7 +626,7 @@ module Lowkiq
     def answer_event(event)
       @event&.call(event)
       Wire.generate({ ok: true })
-    rescue StandardError, NotImplementedError => e
+    rescue *FAILURES => e
       log(e)
       Wire.generate({ ok: false, error: "#{e.class}: #{reason(e)}" })
     end
@@ -681,7 +697,7 @@ module Lowkiq
     def postponed(error)
       answer = { ok: false, retry_after: error.seconds.clamp(1, 86_400).ceil }
       if error.is_a?(Throttle)
-        answer[:limit] = error.group
+        answer[:limit] = utf8(error.group)
       elsif error.message != error.class.name && !error.message.empty?
         answer[:error] = reason(error)
       end
@@ -691,8 +707,8 @@ module Lowkiq
 
   # Makes a handler of a block, which gets each job of a batch in turn.
   #
-  # If it returns, the job is done. Bury, Postpone and Throttle say otherwise. Any other StandardError is the job's failure,
-  # and the job is retried.
+  # If it returns, the job is done. Bury, Postpone and Throttle say otherwise. Any other StandardError, a ScriptError
+  # and a SystemStackError are the job's failure, and the job is retried.
   def self.handler(&block)
     Handler.new(&block)
   end
