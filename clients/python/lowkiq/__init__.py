@@ -238,6 +238,9 @@ class Client:
             self._turn += 1
             safe = not (once and sent) and not isinstance(error, ssl.SSLCertVerificationError)
             raise Error(f"{method} {where}{path}: {error or type(error).__name__}", None, safe) from error
+        except BaseException:  # such as that of a signal
+            self.close()
+            raise
         try:
             value = json.loads(text)
         except ValueError:
@@ -324,6 +327,7 @@ def _read_body(answer: http.client.HTTPResponse, connection: http.client.HTTPCon
             raise http.client.HTTPException(f"the answer is longer than {_ANSWER_BYTES} bytes")
     if answer.length:
         raise http.client.IncompleteRead(bytes(body), answer.length)
+    answer.close()  # read1 of Python 3.11.7 does not, and the next request would be sent without a look at its answer
     return bytes(body)
 
 

@@ -1,5 +1,7 @@
 """Tests of the client against a real node, which clients_test.go starts: go test ./clients -run Python."""
 
+import http.server
+import json
 import os
 import socket
 import threading
@@ -157,6 +159,37 @@ class ClientTest(unittest.TestCase):
                 lowkiq.Client(url, timeout=0.2).call("orders", "x", 1, wait=0.1)
             self.assertFalse(raised.exception.safe_to_repeat)
             self.assertLess(time.monotonic() - began, 60)
+
+    def test_a_push_is_one_request(self):
+        ids = []
+
+        class Node(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self):
+                id = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["id"]
+                ids.append((self.client_address, id))
+                body = json.dumps({"results": [{"id": id, "ok": True}]}).encode()
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_):
+                pass
+
+        with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Node) as server:
+            thread = threading.Thread(target=server.serve_forever)
+            thread.start()
+            self.addCleanup(thread.join)
+            self.addCleanup(server.shutdown)
+            client = lowkiq.Client(f"http://127.0.0.1:{server.server_port}")
+            self.addCleanup(client.close)
+            for id in "abc":
+                client.push("orders", id, 1)
+            self.doCleanups()
+        self.assertEqual([id for _, id in ids], ["a", "b", "c"])
+        self.assertEqual(len({address for address, _ in ids}), 1)
 
     def test_dripping_answer(self):
         ended = threading.Event()

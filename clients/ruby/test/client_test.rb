@@ -227,6 +227,23 @@ class ClientTest < Minitest::Test
     server&.close
   end
 
+  def test_answer_that_is_cut_off
+    server = TCPServer.new('127.0.0.1', 0)
+    thread = Thread.new do
+      socket = server.accept
+      socket.read(socket.gets("\r\n\r\n")[/^content-length: (\d+)/i, 1].to_i)
+      socket.write("HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n{\"results\":")
+      socket.close
+      answer_pushes(server.accept) { nil }
+    end
+    client = Lowkiq::Client.new(url: "http://127.0.0.1:#{server.addr[1]}")
+    assert_equal 'x', client.push('orders', 'x', 1)['id']
+  ensure
+    client&.close
+    thread&.kill
+    server&.close
+  end
+
   def test_dripping_answer
     server = TCPServer.new('127.0.0.1', 0)
     thread = Thread.new do

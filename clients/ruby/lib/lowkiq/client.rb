@@ -318,6 +318,8 @@ module Lowkiq
         text << chunk
         raise IOError, "the answer is longer than #{ANSWER_BYTES} bytes" if text.bytesize > ANSWER_BYTES
       end
+      length = response.content_length # net/http takes a shorter body
+      raise EOFError, "the answer ended after #{text.bytesize} of #{length} bytes" if length && text.bytesize < length
     end
 
     def connection
