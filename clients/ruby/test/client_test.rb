@@ -227,6 +227,21 @@ class ClientTest < Minitest::Test
     server&.close
   end
 
+  def test_a_fiber_has_a_connection_of_its_own
+    server = TCPServer.new('127.0.0.1', 0)
+    got = Queue.new
+    threads = Array.new(2) { |n| Thread.new { answer_pushes(server.accept) { |id| got << [id, n] } } }
+    client = Lowkiq::Client.new(url: "http://127.0.0.1:#{server.addr[1]}")
+    Fiber.new { client.push('orders', 'a', 1) }.resume
+    client.push('orders', 'b', 2)
+    a, b = Array.new(2) { got.pop }
+    assert_equal %w[a b], [a.first, b.first]
+    refute_equal a.last, b.last
+  ensure
+    threads&.each(&:kill)
+    server&.close
+  end
+
   def test_answer_that_is_cut_off
     server = TCPServer.new('127.0.0.1', 0)
     thread = Thread.new do

@@ -112,7 +112,7 @@ module Lowkiq
     end
   end
 
-  # Sends requests to a node. Threads and forked processes may share it; each has a connection of its own.
+  # Sends requests to a node. Threads, fibers and forked processes may share it; each has a connection of its own.
   class Client
     VERSION = '0.1.0'
 
@@ -146,7 +146,7 @@ module Lowkiq
       key ||= ENV['LOWKIQ_KEY']
       @cert = OpenSSL::X509::Certificate.new(File.read(cert)) if cert
       @key = OpenSSL::PKey.read(File.read(key)) if key
-      @kept = :"lowkiq_client_#{object_id}" # each thread's connection
+      @kept = :"lowkiq_client_#{object_id}" # each fiber's connection
       read_token # a bad token or file is an error now
     end
 
@@ -216,10 +216,10 @@ module Lowkiq
       patiently { ask('GET', path) }
     end
 
-    # Closes the connection of this thread.
+    # Closes the connection of this fiber.
     def close
-      pid, _, http = Thread.current.thread_variable_get(@kept)
-      Thread.current.thread_variable_set(@kept, nil)
+      pid, _, http = Thread.current[@kept]
+      Thread.current[@kept] = nil
       http.finish if pid == Process.pid && http.started?
     rescue IOError
       nil # it is closed already
@@ -323,7 +323,7 @@ module Lowkiq
     end
 
     def connection
-      pid, *kept = Thread.current.thread_variable_get(@kept)
+      pid, *kept = Thread.current[@kept]
       return kept if pid == Process.pid && kept.last.started?
 
       node = @nodes[@turn % @nodes.size]
@@ -336,7 +336,7 @@ module Lowkiq
       http.cert = @cert
       http.key = @key
       http.start
-      Thread.current.thread_variable_set(@kept, [Process.pid, node, http])
+      Thread.current[@kept] = [Process.pid, node, http]
       [node, http]
     end
 
