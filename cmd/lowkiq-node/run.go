@@ -34,7 +34,7 @@ type runCommand struct {
 	Bind          string     `key:"node.bind" placeholder:"HOST:PORT" help:"Address of the gossip; Raft listens one port above. Default: 127.0.0.1, the first free port of 7946, 7956, …"`
 	Join          []string   `key:"node.join" sep:"," placeholder:"HOST:PORT" help:"Gossip address of any node of the cluster; may be repeated. Default: peers are found through Redis."`
 	Advertise     string     `key:"node.advertise" placeholder:"HOST" help:"Host at which the other nodes reach this one. Default: the host of --bind."`
-	Of            *int       `key:"node.of" placeholder:"N" help:"Number of static nodes. A static node gossips with no other node, and owns the shards with an index that leaves the remainder --number when it is divided by N."`
+	Of            *int       `key:"node.of" placeholder:"N" help:"Number of static nodes. A static node gossips with no other node, and owns the shards whose index modulo N is --number."`
 	Number        *int       `key:"node.number" placeholder:"N" help:"Number of this static node, from 0."`
 	Weight        *int       `key:"node.weight" placeholder:"N" help:"Share of shards relative to the other nodes. Default: 1."`
 	HTTP          string     `key:"node.http" name:"http" placeholder:"HOST:PORT" help:"Address of the API and the metrics. Default: 127.0.0.1, the first free port of 7948, 7958, …"`

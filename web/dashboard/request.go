@@ -207,7 +207,7 @@ func (d *Dashboard) countTargets(ctx context.Context, b *confirmBody) (err error
 		return d.askRecurring(ctx, b)
 	case b.On == actions.OnNode:
 		known, err := d.cfg.Cluster.Status(ctx)
-		b.Alone = b.Action == actions.Drain && err == nil && !slices.ContainsFunc(known.Nodes, func(n status.Node) bool { return n.Name != b.Node && n.State == status.Live })
+		b.Alone = b.Action == actions.Drain && err == nil && !slices.ContainsFunc(known.Nodes, func(n status.Node) bool { return n.Name != b.Node && n.State == status.Live && n.Static == "" })
 		for _, n := range known.Nodes {
 			if n.Name == b.Node && n.State != status.Gone {
 				b.Jobs += n.Shards

@@ -31,7 +31,11 @@ func TestPagesEndWithTheNode(t *testing.T) {
 	must(t, err)
 	_, err = n.Client().Push(t.Context(), "orders", lowkiq.Push{ID: "a"})
 	must(t, err)
-	<-listening
+	select {
+	case <-listening:
+	case err := <-ended:
+		t.Fatalf("the node ended: %v", err)
+	}
 	answer, err := http.Get(n.URL() + "/events?of=/queues/orders")
 	must(t, err)
 	defer answer.Body.Close()

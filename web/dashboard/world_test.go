@@ -92,6 +92,7 @@ func (n fakeNode) Status(ctx context.Context) (status.Status, error) {
 				Since: 1763600000.5, Applied: 42, Load: &status.Load{CPU: 1.5, Memory: 300 << 20, Slots: 8, Busy: 8}},
 			{Name: "n2", Instance: "n2/01K.1", State: status.Draining, LeaseAge: 0.5, Shards: 1, HTTP: "javascript:alert(1)", Applied: 40},
 			{Name: "n3", Instance: "n3/01L.1", State: status.Gone},
+			{Name: "n5", Instance: "n5/01N.1", State: status.Live, Static: "0 of 3"},
 		},
 	}, err
 }
