@@ -26,7 +26,7 @@ var (
 	ErrEnded = errors.New("the handler's call for it has ended")
 	// ErrNote means that a note is not valid. The error names the reason.
 	ErrNote = errors.New("bad note")
-	// ErrUnknownQueue means that the queue is neither registered in Redis nor configured here.
+	// ErrUnknownQueue means that the queue is not registered in Redis.
 	ErrUnknownQueue = errors.New("unknown queue")
 	// ErrShardCount means that the queue is registered with another shard count.
 	ErrShardCount = errors.New("shard count differs from the registered one")

@@ -142,7 +142,8 @@ func (n *Node) Metrics() prometheus.Gatherer { return n.cfg.Registry }
 // Gossip returns the host:port where other nodes may join this node, or "" before there is an address.
 func (n *Node) Gossip() string { return n.cluster.Load().GossipAddress() }
 
-// Handle makes the node handle a queue. If the handler has a method Run(context.Context) error, the node calls it once, for as
+// Handle makes the node handle a queue. [Node.Run] registers the queue, so until then a push fails with
+// lowkiq.ErrUnknownQueue if nobody has registered it. If the handler has a method Run(context.Context) error, the node calls it once, for as
 // long as the node runs. If it has a method Ready() error, the node asks it whether the handler can work. See lowkiq.Handler.
 func (n *Node) Handle(rules QueueConfig, handler lowkiq.Handler) error {
 	if err := rules.Validate(); err != nil {
