@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -58,6 +59,19 @@ func TestModuleOfAUser(t *testing.T) {
 	}
 	for _, line := range regexp.MustCompile(`(?m)^go mod (?:init|edit) .*$`).FindAllString(file("docs/install.md"), -1) {
 		run("go", strings.Fields(strings.Replace(line, "../lowkiq", root, 1))[1:]...)
+	}
+	// Nor can go look for versions, so the requirements are those of lowkiq, too.
+	requirements := regexp.MustCompile(`(?ms)^require \(\n.*?^\)\n`).FindAllString(file("go.mod"), -1)
+	if requirements == nil {
+		t.Fatal("go.mod has no requirements")
+	}
+	module, err := os.OpenFile(filepath.Join(dir, "go.mod"), os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = module.WriteString("\n" + strings.Join(requirements, "\n"))
+	if err := errors.Join(err, module.Close()); err != nil {
+		t.Fatal(err)
 	}
 	run("go", "build", "-mod=mod", "-o", "jobs", ".")
 	if got, want := run(filepath.Join(dir, "jobs")), "order-1: paid\norder-1: shipped\n"; got != want {
