@@ -50,7 +50,7 @@ func readRefusal(err error) error {
 	case redisdb.Says(err, "FENCED"):
 		return fencedError(redisdb.Answer(err))
 	case redisdb.Says(err, "REMOVED"):
-		return removedError(redisdb.Answer(err))
+		return readMark(redisdb.Answer(err))
 	}
 	return err
 }

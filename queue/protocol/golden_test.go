@@ -46,6 +46,16 @@ func TestGolden(t *testing.T) {
 			}
 		})
 	}
+	for name, entry := range map[string]RegistryEntry{
+		"entry-resharding": {Shards: 16, Layout: 1, Reshard: &Reshard{Shards: 64, Layout: 3, By: "ann", At: 1763600000000, Patience: 30000, CancelCalls: true}, Tried: 2, Needs: []string{"reshard"}},
+		"entry-resharded":  {Shards: 64, Layout: 3, Was: []Former{{Shards: 16, Layout: 2, At: 1763600000000, Copying: true}, {Shards: 8, Layout: 1, At: 1753600000000}}, Needs: []string{"reshard"}},
+	} {
+		golden.Check(t, name, inJSON(t, entry), func(t *testing.T, stored string) {
+			if got, err := parse(stored); err != nil || !reflect.DeepEqual(got, entry) || got.Readable("q") != nil {
+				t.Errorf("got %+v %v, want %+v", got, err, entry)
+			}
+		})
+	}
 	question, err := EncodeQuestion(lowkiq.Shard{Queue: "orders", Index: 3}, "a \"b\"\n", "01J", nil)
 	if err != nil {
 		t.Fatal(err)

@@ -24,7 +24,7 @@ import (
 // rewrites an entry keeps the fields of a later release.
 type RegistryEntry struct {
 	Shards int  `json:"shards"`
-	Layout int  `json:"layout"` // grows when a deleted queue is registered anew; part of every key
+	Layout int  `json:"layout"` // grows when the queue is resharded, or deleted and registered anew; part of every key
 	Paused bool `json:"paused,omitempty"`
 	// Codec is the name of the codec of stored payloads, "" if they are stored as they are pushed. A process
 	// without the codec neither pushes nor handles.
@@ -36,6 +36,11 @@ type RegistryEntry struct {
 	// higher layout. See package remove.
 	Removing string `json:"removing,omitempty"`
 	Removed  bool   `json:"removed,omitempty"`
+	// Reshard is a change of the number of shards before its flip. Was has the former layouts, newest first and at
+	// most MaxFormer. Tried is the highest number of a layout whose attempt was cancelled. See layouts.go.
+	Reshard *Reshard `json:"reshard,omitempty"`
+	Was     []Former `json:"was,omitempty"`
+	Tried   int      `json:"tried,omitempty"`
 	// Needs has the features that a process must read to touch the queue's jobs. A later release adds a
 	// feature before it writes anything that this release cannot read.
 	Needs []string `json:"needs,omitempty"`
@@ -46,7 +51,7 @@ func (e RegistryEntry) isDeleted() bool { return e.Removed || e.Removing != "" }
 
 // Features returns the features that this release reads beyond the forms of 0.1. Leases list them, so that no
 // process writes anything that a live process cannot read. A lease without the list is from release 0.1.
-func Features() []string { return nil }
+func Features() []string { return []string{FeatureReshard} }
 
 // Readable returns an error if this release cannot read the queue's jobs.
 func (e RegistryEntry) Readable(name string) error {
@@ -326,9 +331,6 @@ func (g *Registry) rewriteEntry(ctx context.Context, name string, change func(*R
 		if err := change(&entry); err != nil || reflect.DeepEqual(entry, was) {
 			return err
 		}
-		if err := g.checkNeeds(ctx, name, was.Needs, entry.Needs); err != nil {
-			return err
-		}
 		_, swapped, err := g.Swap(ctx, name, old, entry)
 		if err != nil {
 			return err
@@ -356,15 +358,10 @@ func (g *Registry) parseEntry(name, text string) (RegistryEntry, error) {
 }
 
 func decodeEntry(text string) (entry RegistryEntry, err error) {
-	switch err = json.Unmarshal([]byte(text), &entry); {
-	case err != nil:
-		return entry, err
-	case entry.Shards < 1 || entry.Shards > lowkiq.MaxShards: // each shard costs memory, so CheckQueue has the same bounds
-		return entry, fmt.Errorf("%d shards; the number must be between 1 and %d", entry.Shards, lowkiq.MaxShards)
-	case entry.Layout < 1:
-		return entry, fmt.Errorf("layout %d; it must be at least 1", entry.Layout)
+	if err = json.Unmarshal([]byte(text), &entry); err == nil {
+		err = entry.checkLayouts()
 	}
-	return entry, nil
+	return entry, err
 }
 
 // Adopt opens the queue of an entry that was read elsewhere. It does not ask Redis.

@@ -321,7 +321,7 @@ func (r *Removal) Finish(ctx context.Context) error {
 	if err := r.forgetDays(ctx); err != nil {
 		return err
 	}
-	return r.swapEntry(ctx, protocol.RegistryEntry{Shards: r.entry.Shards, Layout: r.entry.Layout, Removed: true})
+	return r.swapEntry(ctx, protocol.RegistryEntry{Shards: r.entry.Shards, Layout: r.entry.HighestLayout(), Removed: true})
 }
 
 // forgetDays deletes the figures of the queue's days.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/lowkiq/lowkiq"
@@ -12,8 +13,13 @@ import (
 	"github.com/lowkiq/lowkiq/internal/store/unknownfields"
 )
 
-// A deleted queue keeps its entry in the registry and a mark in each shard; see package queue/remove. The mark
-// makes the shard's scripts refuse pushes and claims.
+// A mark makes the scripts of a shard refuse pushes and claims. It is field last of the shard's counters:
+//
+//	removed <token> <last>  the queue is deleted, and keeps its entry in the registry; see package queue/remove
+//	moved <layout> <last>   the shard is frozen, because its jobs move to this layout; see package queue/reshard
+//
+// last is the highest default score that the shard has given. The entry of the queue says whether the mark holds. A
+// mark of a deletion or a reshard that was given up is taken away by the push or claim that it stops.
 
 // Stored reads an entry and its text in Redis, also if the queue is deleted. The registry then forgets the open
 // queue.
@@ -37,8 +43,15 @@ func (g *Registry) Stored(ctx context.Context, name string) (text string, entry 
 }
 
 // Swap replaces an entry in Redis if its text is still old, and reports whether it has replaced it. Fields of a
-// later release stay. fresh is the new text.
+// later release stay. It refuses a new need that a live process does not read. fresh is the new text.
 func (g *Registry) Swap(ctx context.Context, name, old string, next RegistryEntry) (fresh string, swapped bool, err error) {
+	was, err := g.parseEntry(name, old)
+	if err == nil {
+		err = g.checkNeeds(ctx, name, was.Needs, next.Needs)
+	}
+	if err != nil {
+		return "", false, err
+	}
 	text, err := unknownfields.Keep(next, []byte(old))
 	if err != nil {
 		return "", false, fmt.Errorf("queue %q: %w", name, err)
@@ -53,20 +66,30 @@ func (g *Registry) Swap(ctx context.Context, name, old string, next RegistryEntr
 // Unlisted returns a queue for an entry without remembering it in the registry.
 func (g *Registry) Unlisted(name string, entry RegistryEntry) *Queue { return g.newQueue(name, entry) }
 
-// markError is the refusal of a shard that has a deletion mark. It wraps lowkiq.ErrUnknownQueue.
+// markError is the refusal of a shard that has the mark of a deletion. It wraps lowkiq.ErrUnknownQueue.
 type markError struct{ token string }
 
 func (e *markError) Error() string { return "it was deleted; register it anew to push to it" }
 func (e *markError) Unwrap() error { return lowkiq.ErrUnknownQueue }
 
-// removedError reads "REMOVED removed token last".
-func removedError(text string) error {
-	_, mark, ok := strings.Cut(text, "removed ")
-	if !ok {
-		return fmt.Errorf("the shard's last score cannot be read: field last of its counters is %q and must be a number", strings.TrimPrefix(text, "REMOVED "))
+// movedError is the refusal of a shard that is frozen, because its jobs move to a layout. It wraps ErrMoving.
+type movedError struct{ layout int }
+
+func (e *movedError) Error() string { return fmt.Sprintf("%v, layout %d", ErrMoving, e.layout) }
+func (e *movedError) Unwrap() error { return ErrMoving }
+
+// readMark reads the refusal "REMOVED mark".
+func readMark(refusal string) error {
+	text := strings.TrimPrefix(refusal, "REMOVED ")
+	if words := strings.Fields(text); len(words) >= 3 {
+		switch layout, err := strconv.Atoi(words[1]); {
+		case words[0] == "removed":
+			return &markError{words[1]}
+		case words[0] == "moved" && err == nil:
+			return &movedError{layout}
+		}
 	}
-	token, _, _ := strings.Cut(mark, " ")
-	return &markError{token}
+	return fmt.Errorf("the shard's last score cannot be read: field last of its counters is %q and must be a number", text)
 }
 
 // clearMark handles a refusal because of a deletion mark. If the registry says that the deletion was given up,
@@ -102,7 +125,7 @@ func (g *Registry) reviveEntry(ctx context.Context, name string, first RegistryE
 		case !entry.Removed:
 			return text, nil
 		}
-		first.Layout = entry.Layout + 1
+		first.Layout = entry.HighestLayout() + 1
 		fresh, err := json.Marshal(first)
 		if err != nil {
 			return "", fmt.Errorf("queue %q: %w", name, err)
