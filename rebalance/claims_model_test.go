@@ -3,6 +3,7 @@ package rebalance
 import (
 	"testing"
 
+	"github.com/lowkiq/lowkiq/internal/testing/explore"
 	"github.com/lowkiq/lowkiq/internal/testing/tier"
 )
 
@@ -86,14 +87,14 @@ type claims struct {
 }
 
 // claimsModel returns the model without one rule.
-func claimsModel(without rule) model[claims] {
+func claimsModel(without rule) explore.Model[claims] {
 	start := claims{fence: 1}
 	for i := range start.p {
 		start.p[i] = proc{instance: 1, lease: true, fit: true}
 	}
-	return model[claims]{
-		start: start,
-		steps: func(s claims) []event[claims] {
+	return explore.Model[claims]{
+		Start: start,
+		Steps: func(s claims) []explore.Event[claims] {
 			var b branches
 			if s.done {
 				return nil
@@ -106,8 +107,8 @@ func claimsModel(without rule) model[claims] {
 			}
 			return b
 		},
-		wrong: claims.wrong,
-		good:  claims.good,
+		Wrong: claims.wrong,
+		Goals: []explore.Goal[claims]{{Is: claims.good}},
 	}
 }
 
@@ -150,16 +151,16 @@ func TestClaimsModel(t *testing.T) {
 	t.Parallel()
 	for without := allRules; without < ruleCount; without++ {
 		t.Run(ruleNames[without], func(t *testing.T) {
-			got := explore(claimsModel(without))
+			got := explore.Explore(claimsModel(without))
 			switch {
-			case without == allRules && got.wrong != "":
-				t.Errorf("%d states: %s", got.states, got)
+			case without == allRules && got.Wrong != "":
+				t.Errorf("%d states: %s", got.States, got)
 			case without == allRules:
-				t.Logf("%d states visited", got.states)
-			case got.wrong == "":
-				t.Errorf("without this rule: %d states and nothing wrong, want an objection", got.states)
+				t.Logf("%d states visited", got.States)
+			case got.Wrong == "":
+				t.Errorf("without this rule: %d states and nothing wrong, want an objection", got.States)
 			default:
-				t.Logf("without this rule, after %d states: %s", got.states, got)
+				t.Logf("without this rule, after %d states: %s", got.States, got)
 			}
 		})
 	}

@@ -1,19 +1,21 @@
 package rebalance
 
+import "github.com/lowkiq/lowkiq/internal/testing/explore"
+
 // What may happen in a state of the claims model.
 
 // branches collects what may happen in one state.
-type branches []event[claims]
+type branches []explore.Event[claims]
 
 func (b *branches) add(what string, i int, s claims) {
-	*b = append(*b, event[claims]{by: i, what: what, next: s})
+	*b = append(*b, explore.Event[claims]{By: 'A' + rune(i), What: what, Next: s})
 }
 
 func (b *branches) fault(what string, i int, s claims) {
 	if s.faults++; s.faults > maxFaults {
 		return
 	}
-	*b = append(*b, event[claims]{by: i, what: what, next: s, fault: true})
+	*b = append(*b, explore.Event[claims]{By: 'A' + rune(i), What: what, Next: s, Fault: true})
 }
 
 // network: what was sent arrives, whatever has become of its sender; once, twice,

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math/bits"
 	"testing"
+
+	"github.com/lowkiq/lowkiq/internal/testing/explore"
 )
 
 // This model is the argument for keeping Raft's log and votes in memory. Three
@@ -47,17 +49,17 @@ type foundings struct {
 }
 
 // foundingsModel returns the model without one rule.
-func foundingsModel(without foundingRule) model[foundings] {
+func foundingsModel(without foundingRule) explore.Model[foundings] {
 	start := foundings{record: 1}
 	for i := range start.p {
 		start.p[i].record = 1
 	}
-	return model[foundings]{
-		start: start,
-		steps: func(s foundings) []event[foundings] {
-			var events []event[foundings]
+	return explore.Model[foundings]{
+		Start: start,
+		Steps: func(s foundings) []explore.Event[foundings] {
+			var events []explore.Event[foundings]
 			add := func(what string, i int, next foundings) {
-				events = append(events, event[foundings]{by: i, what: what, next: next})
+				events = append(events, explore.Event[foundings]{By: 'A' + rune(i), What: what, Next: next})
 			}
 			for i := range s.p {
 				s.elect(i, without, add)
@@ -65,7 +67,7 @@ func foundingsModel(without foundingRule) model[foundings] {
 			}
 			return events
 		},
-		wrong: func(s foundings) string {
+		Wrong: func(s foundings) string {
 			if s.twice {
 				return "two servers won one record"
 			}
@@ -144,16 +146,16 @@ func TestFoundingsModel(t *testing.T) {
 	t.Parallel()
 	for without := allFoundingRules; without < foundingRuleCount; without++ {
 		t.Run(foundingRuleNames[without], func(t *testing.T) {
-			got := explore(foundingsModel(without))
+			got := explore.Explore(foundingsModel(without))
 			switch {
-			case without == allFoundingRules && got.wrong != "":
-				t.Errorf("%d states: %s", got.states, got)
+			case without == allFoundingRules && got.Wrong != "":
+				t.Errorf("%d states: %s", got.States, got)
 			case without == allFoundingRules:
-				t.Logf("%d states visited", got.states)
-			case got.wrong == "":
-				t.Errorf("without this rule: %d states and nothing wrong, want an objection", got.states)
+				t.Logf("%d states visited", got.States)
+			case got.Wrong == "":
+				t.Errorf("without this rule: %d states and nothing wrong, want an objection", got.States)
 			default:
-				t.Logf("without this rule, after %d states: %s", got.states, got)
+				t.Logf("without this rule, after %d states: %s", got.States, got)
 			}
 		})
 	}
