@@ -8,11 +8,11 @@ export GOFLAGS := $(shell $(GO) env GOFLAGS) -trimpath
 BUILD   := $(GO) build -o bin/
 RACE    := CGO_ENABLED=1 $(GO) test -race
 # The nested modules are separate, so that their dependencies are no dependencies of lowkiq.
-NESTED  := $(patsubst %/go.mod,%,$(wildcard lab/bench/peers/go.mod e2e/browser/go.mod deploy/check/go.mod))
+NESTED  := $(patsubst %/go.mod,%,$(wildcard lab/bench/peers/go.mod e2e/browser/go.mod deploy/check/go.mod sqloutbox/go.mod))
 MODULES := . $(NESTED)
 
 .DEFAULT_GOAL := help
-.PHONY: help build check test race test-all lint-format redis compose release chromium languages browser cgo lint vuln fuzz demo bench bench-cluster mutations soak clean
+.PHONY: help build check test race test-all lint-format redis compose release chromium languages postgres browser cgo lint vuln fuzz demo bench bench-cluster mutations soak clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,7 +44,7 @@ race: redis cgo ## run the tests of packages with goroutines and locks under the
 
 # The nested modules read files of this module. go test does not check these files when it reuses a result.
 test-all: export LOWKIQ_TEST_ALL = 1
-test-all: redis chromium languages cgo ## run the tests that need minutes, a browser, Ruby, Node.js, containers, or another kind of Redis; installs them as root
+test-all: redis chromium languages postgres cgo ## run the tests that need minutes, a browser, Ruby, Node.js, PostgreSQL, containers, or another kind of Redis; installs them as root
 	@$(RACE) -vet=off -p 1 -timeout 40m $(CLUSTERS)
 	@$(TEST) $(OTHERS)
 	@set -e; for module in $(NESTED); do \
@@ -58,6 +58,9 @@ redis:
 
 languages:
 	@scripts/languages.sh
+
+postgres:
+	@scripts/postgres.sh
 
 # With -v the test says when it skips for lack of a Docker engine.
 compose: export LOWKIQ_TEST_ALL = 1

@@ -11,3 +11,15 @@ install_or() {
 	apt update || "$1" "apt-get update does not work"
 	apt install -y --no-install-recommends "$2" || "$1" "apt-get install $2 does not work"
 }
+
+# keep_services_off lets packages start no service until the script ends. Debian's packages ask policy-rc.d whether they
+# may. A service that was there before does not change.
+keep_services_off() {
+	policy=/usr/sbin/policy-rc.d
+	if [ ! -e "$policy" ] && [ "$(id -u)" -eq 0 ]; then
+		trap 'rm -f "$policy"' EXIT
+		trap 'exit 130' INT TERM
+		printf '#!/bin/sh\nexit 101\n' >"$policy"
+		chmod +x "$policy"
+	fi
+}

@@ -17,16 +17,9 @@ fail() {
 	exit 1
 }
 
-# install leaves the packaged service off. Debian's packages ask policy-rc.d whether they
-# may start a service. install does not change a service that was there before.
+# install leaves the packaged service off. It does not change a service that was there before.
 install() {
-	policy=/usr/sbin/policy-rc.d
-	if [ ! -e "$policy" ]; then
-		trap 'rm -f "$policy"' EXIT
-		trap 'exit 130' INT TERM
-		printf '#!/bin/sh\nexit 101\n' >"$policy"
-		chmod +x "$policy"
-	fi
+	keep_services_off
 	had_one=$(command -v redis-server || true)
 	apt update
 	apt install -y --no-install-recommends redis-server
