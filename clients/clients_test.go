@@ -1,6 +1,5 @@
 //go:build unix
 
-// Package clients tests the clients in other languages against a real node.
 package clients
 
 import (
