@@ -106,7 +106,7 @@ func TestShardsAsRegistered(t *testing.T) {
 		}
 		got := make(chan string, 1)
 		n := start(t, Config{Redis: server.URL()}, QueueConfig{}, func(_ context.Context, b *lowkiq.Batch) error { got <- b.Jobs[0].ID; return nil }).serving()
-		if shards := n.queues.handled["orders"].queue.Shards; shards != want {
+		if shards := n.queues.handled["orders"].queue.Load().Shards; shards != want {
 			t.Errorf("registered with %d: got %d shards, want %d", registered, shards, want)
 		}
 		on := n.queues.handled["orders"]

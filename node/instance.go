@@ -1,10 +1,8 @@
 package node
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -72,6 +70,7 @@ type instance struct {
 	wakeups   *wakeups
 	limits    map[string]*limits.Queue
 	waits     waits
+	broken    error // why the process must end; written before the keeper ends
 }
 
 // newInstance builds an instance. It first builds the parts that other parts need.
@@ -131,8 +130,14 @@ func (in *instance) claimsProcess(news *protocol.Wakes) claims.Process[*runner.R
 				own.countClaim(claim, unowned)
 				in.reportRecovery(claim)
 			},
-			Removed: func(s lowkiq.Shard) { in.ops.forgetShard(s); own.countRelease(s) },
-			Fenced:  n.metrics.Fenced, AllOwned: n.settled.Store,
+			Removed: func(s lowkiq.Shard) {
+				in.ops.forgetShard(s)
+				own.countRelease(s)
+				if n.queues.present(n.queues.handled[s.Queue]) == nil {
+					in.keeper.RenewNow() // afterRenewal waits for the last runner of a former shard
+				}
+			},
+			Fenced: n.metrics.Fenced, AllOwned: n.settled.Store,
 			HandedBack: func(took time.Duration) { n.metrics.Handover.Observe(took.Seconds()) },
 		},
 	}
@@ -144,10 +149,7 @@ func (in *instance) runnerProcess() *runner.Process {
 		Work: in.work, IO: in.io, Log: in.log, Lanes: &in.lanes, Quarantine: &runner.QuarantineSlot{},
 		Now: sinceBoot, RedisTime: in.clock.timeAt, SetRedisTime: in.clock.setNow, MayWork: in.mayWork, Kick: func() { in.claims.Kick() },
 		OpFailed: in.ops.reportFailure, OpDone: in.ops.reportSuccess, HasListeners: in.node.events.Wanted, PublishRuns: in.publishRuns,
-		Fenced: func(op string, calls func() int64) {
-			in.node.metrics.Fenced(op)
-			in.calls.EndLostClaim(calls)
-		},
+		Fenced: in.node.metrics.Fenced, EndCalls: func(calls func() int64) { in.calls.EndLostClaim(calls) },
 		MayLog: func(queueName, kind string) (int, bool) { return in.ops.lines.mayLog(queueName + ": " + kind) },
 	}
 }
@@ -192,11 +194,9 @@ func (in *instance) run() error {
 	defer in.cancelWork(lowkiq.ErrShutdown)
 	in.start, _ = n.client.Time(in.stop) // zero if unknown
 	in.clock.setNow(in.start)
-	own, err := n.staticShards()
-	if err != nil {
+	if err := in.chooseShards(); err != nil {
 		return err
 	}
-	in.ownership.static = own
 	taken, err := in.takeLease()
 	if err != nil {
 		return err
@@ -208,7 +208,7 @@ func (in *instance) run() error {
 	defer n.current.CompareAndSwap(in, nil)
 	in.announceChange()
 	in.workUntilStopped(taken)
-	return nil
+	return in.broken
 }
 
 // takeLease takes the lease, and then reads the registry once more before any work begins. A command that pauses a queue
@@ -265,9 +265,7 @@ func (in *instance) workUntilStopped(taken *queuelease.Lease) {
 	case <-in.keeper.Lost():
 		in.log.Warn("lease lost", "err", in.keeper.LostReason())
 		in.cancelWork(in.keeper.LostReason())
-		if !errors.Is(in.keeper.LostReason(), errRegisteredAnew) { // otherwise this process has ended its lease itself
-			in.node.absent.LeaseLost(in.node.cfg.TTL)
-		}
+		in.node.absent.LeaseLost(in.node.cfg.TTL)
 	}
 	stopLoops()
 	<-supervised
@@ -291,7 +289,7 @@ func (in *instance) backgroundLoops() []func(context.Context) {
 	}
 	scan := &orphanScan{
 		instance: in.name, cluster: in.ownership.cluster, queues: &n.queues, leases: n.leases, metrics: n.metrics, found: &n.orphans,
-		static: in.ownership.static != nil, log: in.log, warn: in.ops.logWarning,
+		static: n.cfg.static() != nil, log: in.log, warn: in.ops.logWarning,
 	}
 	return []func(context.Context){
 		in.wakeups.followNews, in.wakeups.pollShards, minute.run, in.trimMorgues, in.watchHolds, in.sharePermits, in.tendGroups, in.watchWaits, in.watchEviction,
@@ -325,12 +323,8 @@ func (in *instance) dropLease(taken *queuelease.Lease) {
 	}
 }
 
-// errRegisteredAnew ends an instance that knows old shards of a queue, or no shards because the queue's entry was
-// damaged. The next instance finds the current shards.
-var errRegisteredAnew = errors.New("a queue was deleted and registered anew since this node started, or its entry was mended")
-
-// afterRenewal is called after each good renewal of the lease. It reads the registry and the settings, and pauses or
-// resumes queues. It ends the instance if the shards of a queue have changed; see errRegisteredAnew.
+// afterRenewal is called after each good renewal of the lease. It reads the registry and the settings, pauses or resumes
+// queues, and follows changes of their shards.
 func (in *instance) afterRenewal(ctx context.Context) {
 	n := in.node
 	n.outages.reportAnswer()
@@ -349,25 +343,56 @@ func (in *instance) afterRenewal(ctx context.Context) {
 	}
 	for name, on := range n.queues.handled {
 		entry, there := registry.entries[name]
-		unfit := registry.damaged[name]
+		unfit, was, found := registry.damaged[name], on.queue.Load(), (*protocol.Queue)(nil)
 		if unfit == nil && there {
 			unfit = on.checkEntry(entry, n.client.Redis())
 		}
-		if unfit == nil && on.queue == nil {
-			unfit = on.refused.validError(entry, n.cfg.TTL)
-		}
 		switch {
-		case unfit != nil: // the queue is not handled here, and a next instance would not change that
-		case !there && on.queue != nil:
+		case unfit != nil: // the queue is not handled here until the entry changes
+		case !there && was != nil:
 			n.queues.registerAgain(ctx, on) // Redis has lost the entry
 			continue
-		case on.queue == nil || !on.queue.Serves(entry):
-			in.keeper.End(fmt.Errorf("%w: %w: %q", lowkiq.ErrLeaseLost, errRegisteredAnew, name))
-			return
+		case was != nil && was.Serves(entry):
+			unfit = entry.Stores(name, on.rules.Codec.Name)
+		default:
+			found, unfit = in.findAnew(ctx, on)
 		}
-		unreadable := in.ops.setUnreadable(name, cmp.Or(unfit, entry.Stores(name, on.rules.Codec.Name)))
+		unreadable := in.ops.setUnreadable(name, unfit)
 		in.setPaused(on, in.staysPaused(on, unreadable || entry.Paused))
+		if found != nil {
+			in.bind(on, found)
+		}
 	}
+}
+
+// findAnew finds a queue whose shards have changed, or whose entry could not be read before. It returns nil, and the next
+// renewal tries again, while a former shard has a runner or Redis does not answer. The supervisor revokes such runners. An id
+// may be in a former and in a present shard, so no call of a present shard may begin before they have ended (I1).
+func (in *instance) findAnew(ctx context.Context, on *handled) (*protocol.Queue, error) {
+	if in.claims.OwnsAny(on.rules.Name) {
+		in.claims.Kick()
+		return nil, nil
+	}
+	found, err := in.node.queues.findQueue(ctx, on)
+	if err == nil {
+		err = in.node.queues.readRules(ctx) // before the first runner
+	}
+	if protocol.Transient(err) || ctx.Err() != nil {
+		in.ops.logWarning("find the shards of queue "+on.rules.Name, nil, err)
+		return nil, nil
+	}
+	return found, err
+}
+
+// bind makes the instance work on the shards of a queue that findAnew has found. The other queues go on.
+func (in *instance) bind(on *handled, found *protocol.Queue) {
+	on.queue.Store(found)
+	in.node.absent.ClearLastOwners(found.Name)
+	in.log.Info("queue has other shards now", "queue", found.Name, "shards", found.Shards)
+	if in.broken = in.chooseShards(); in.broken != nil {
+		in.keeper.End(fmt.Errorf("%w: %w", lowkiq.ErrLeaseLost, in.broken))
+	}
+	in.claims.Kick()
 }
 
 // rulesApplier returns a function that applies the rules in force to the runners of a queue.

@@ -26,8 +26,8 @@ func (in *instance) trimMorgues(ctx context.Context) {
 
 func (in *instance) trimMorgue(ctx context.Context, claim *protocol.Claim) {
 	on := in.node.queues.handled[claim.Queue]
-	rule := on.rulesNow().Morgue
-	payloads, err := claim.TrimMorgue(ctx, rule.PerShard(on.shardCount()), rule.For)
+	rules := on.rulesNow()
+	payloads, err := claim.TrimMorgue(ctx, rules.Morgue.PerShard(rules.Shards), rules.Morgue.For)
 	on.metrics.Trimmed.Add(float64(payloads))
 	if fenced := (*protocol.FencedError)(nil); err != nil && ctx.Err() == nil && !errors.As(err, &fenced) { // the runner of a lost shard notices the loss itself
 		in.ops.logWarning("trim the morgue", nil, err)

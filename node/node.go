@@ -346,10 +346,7 @@ func (n *Node) clusterConfig() cluster.Config {
 func (n *Node) runInstances(stop context.Context) error {
 	wait := runner.NewBackoff()
 	for number := 1; ; number++ {
-		err := n.queues.registerAnew(stop, n.absent)
-		if err == nil {
-			err = newInstance(stop, n, number).run()
-		}
+		err := newInstance(stop, n, number).run()
 		switch {
 		case stop.Err() != nil:
 			return nil

@@ -27,9 +27,9 @@ type ownership struct {
 	node     string // name of the node
 	boot     string
 	ttl      time.Duration
-	begun    time.Duration         // time when the instance was made, by sinceBoot
-	cluster  *cluster.Cluster      // nil without a cluster
-	static   map[lowkiq.Shard]bool // of a static node, otherwise nil
+	begun    time.Duration                         // time when the instance was made, by sinceBoot
+	cluster  *cluster.Cluster                      // nil without a cluster
+	static   atomic.Pointer[map[lowkiq.Shard]bool] // of a static node, otherwise nil
 	keeper   *lease.Keeper
 	queues   *queues
 	metrics  *metrics.Metrics
@@ -42,7 +42,10 @@ func (o *ownership) isLeaving() bool { return o.draining.Load() || o.drained.Loa
 
 // desiredShards returns the shards that the instance should run. was is the previous answer.
 func (o *ownership) desiredShards(was *claims.Desired) *claims.Desired {
-	s := claims.Situation{Drained: o.drained.Load(), MayStart: o.keeper.Holds() && !o.draining.Load(), Plan: o.cluster.AgreedPlan(), Static: o.static}
+	s := claims.Situation{Drained: o.drained.Load(), MayStart: o.keeper.Holds() && !o.draining.Load(), Plan: o.cluster.AgreedPlan()}
+	if own := o.static.Load(); own != nil {
+		s.Static = *own
+	}
 	if c := o.cluster; c != nil {
 		s.Clustered, s.Superseded, s.Alone = true, c.Superseded(), s.Plan == nil && c.Alone()
 	}

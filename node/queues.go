@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"reflect"
 	"sync/atomic"
 	"time"
 
@@ -14,7 +13,6 @@ import (
 	"github.com/lowkiq/lowkiq/internal/process/handling"
 	"github.com/lowkiq/lowkiq/internal/verdict"
 	"github.com/lowkiq/lowkiq/metrics"
-	"github.com/lowkiq/lowkiq/node/internal/claims"
 	"github.com/lowkiq/lowkiq/node/internal/limits"
 	"github.com/lowkiq/lowkiq/node/internal/runner"
 	"github.com/lowkiq/lowkiq/queue/protocol"
@@ -24,16 +22,17 @@ import (
 type handled struct {
 	rules      QueueConfig
 	configured QueueConfig                 // the same rules as they were given, without defaults
-	live       atomic.Pointer[QueueConfig] // rules in force, see rules.go; nil if the field rules has them
+	live       atomic.Pointer[QueueConfig] // rules in force, see rules.go
 	change     atomic.Pointer[func()]      // applies the rules in force to the runners of the last instance; nil before the first
 	// asRegistered means that the rules name no number of shards, so that the registry decides.
 	asRegistered bool
+	awaited      bool // other processes register the queue, and this node waits for its entry
 	metrics      *metrics.Queue
 	paused       atomic.Bool
 	// resumes means that the queue is resumed once the lease no longer says that it is paused. Only renewals use it.
 	resumes bool
-	queue   *protocol.Queue // set by Run; nil while its entry is damaged or refused
-	refused *refusal        // of its registration between two instances; nil if it was not refused
+	shards  int                            // number of shards that the rules in force are for; only renewals use it
+	queue   atomic.Pointer[protocol.Queue] // as last found in the registry; nil before. See queues.present
 
 	handler lowkiq.Handler // with middlewares
 	// The optional abilities of the handler. Each may be nil.
@@ -54,7 +53,9 @@ func newHandled(rules QueueConfig, handler lowkiq.Handler, m *metrics.Metrics) *
 	asRegistered, configured := rules.Shards == 0, rules
 	rules = rules.WithDefaults()
 	on := &handled{rules: rules, configured: configured, asRegistered: asRegistered, metrics: m.Queue(rules.Name)}
+	on.shards = rules.Shards
 	on.metrics.Shards.Set(float64(rules.Shards))
+	on.live.Store(&on.rules)
 	on.service, _ = handler.(interface{ Run(context.Context) error })
 	if scarce, ok := handler.(interface {
 		Reserve(context.Context) (func(context.Context) context.Context, func(), error)
@@ -81,14 +82,6 @@ func newHandled(rules QueueConfig, handler lowkiq.Handler, m *metrics.Metrics) *
 	}
 	on.handler = handler
 	return on
-}
-
-// shardCount returns how many shards the queue has, or 0 while that is not known.
-func (on *handled) shardCount() int {
-	if on.queue == nil {
-		return 0
-	}
-	return on.queue.Shards
 }
 
 // maxCalls returns the maximum number of calls of the queue on this node. It is the rules' number, but at most the number
@@ -125,25 +118,6 @@ func (on *handled) checkEntry(entry protocol.RegistryEntry, redis string) error 
 	return cmp.Or(entry.Readable(name), entry.Stores(name, codec))
 }
 
-// refusal is the failure of a queue's registration.
-type refusal struct {
-	err   error
-	entry protocol.RegistryEntry // at that time
-	at    time.Duration          // time of the refusal, by sinceBoot
-}
-
-// maxRefusalTTLs is how long, in ttls, a refusal counts while the entry does not change. Another attempt ends the instance,
-// and with it the handler calls of all queues.
-const maxRefusalTTLs = 10
-
-// validError returns the refusal's error, or nil if a registration should be tried again.
-func (r *refusal) validError(entry protocol.RegistryEntry, ttl time.Duration) error {
-	if r == nil || sinceBoot()-r.at > maxRefusalTTLs*ttl || !reflect.DeepEqual(r.entry, entry) {
-		return nil
-	}
-	return r.err
-}
-
 // queues has the queues that the node handles, and the registry of all queues.
 type queues struct {
 	handled  map[string]*handled      // by name; not written after Run began
@@ -162,12 +136,15 @@ type registry struct {
 	at      time.Duration    // time before the reading, by sinceBoot
 }
 
-// registerAll registers the handled queues, and reads which of them are paused.
+// registerAll registers the handled queues, and reads which of them are paused. A queue whose entry is damaged has no shards
+// until the entry is mended. The other queues of the node go on.
 func (q *queues) registerAll(ctx context.Context) error {
 	for _, on := range q.handled {
-		if err := q.registerQueue(ctx, on); err != nil {
+		found, err := q.findQueue(ctx, on)
+		if err != nil && !errors.Is(err, protocol.ErrEntryDamaged) { // the first renewal of the lease reports it
 			return err
 		}
+		on.queue.Store(found)
 	}
 	entries, err := q.client.Registry().Entries(ctx)
 	for name, on := range q.handled {
@@ -179,36 +156,45 @@ func (q *queues) registerAll(ctx context.Context) error {
 	return q.readRules(ctx)
 }
 
-// registerQueue registers a queue and finds its shards. A queue whose entry is damaged has no shards until the entry is
-// mended. The other queues of the node go on.
-func (q *queues) registerQueue(ctx context.Context, on *handled) error {
-	err := q.findShards(ctx, on)
-	if errors.Is(err, protocol.ErrEntryDamaged) {
-		on.queue, err = nil, nil // the first renewal of the lease reports it
-	}
-	return err
-}
-
-// findShards finds a queue's shards in the registry. It registers the queue if the rules name a number of shards, or if the
+// findQueue finds a queue in the registry. It registers the queue if the rules name a number of shards, or if the
 // registry does not have the queue. A queue without a number in its rules takes the registered number, so that nodes with
-// different files cannot disagree about the shard of an id.
-func (q *queues) findShards(ctx context.Context, on *handled) (err error) {
+// different files cannot disagree about the shard of an id. findQueue returns nil for an awaited queue that is not registered.
+// The next readRules applies the settings to the rules of the queue again.
+func (q *queues) findQueue(ctx context.Context, on *handled) (found *protocol.Queue, err error) {
+	name := on.rules.Name
 	if on.asRegistered {
-		on.queue, err = q.client.Queue(ctx, on.rules.Name)
+		found, err = q.client.Queue(ctx, name)
 	}
-	if !on.asRegistered || errors.Is(err, lowkiq.ErrUnknownQueue) {
-		on.queue, err = q.client.Register(ctx, lowkiq.Queue{Name: on.rules.Name, Shards: on.rules.Shards})
+	switch unknown := errors.Is(err, lowkiq.ErrUnknownQueue); {
+	case unknown && on.awaited:
+		return nil, nil
+	case unknown || !on.asRegistered:
+		found, err = q.client.Register(ctx, lowkiq.Queue{Name: name, Shards: on.rules.Shards})
+	}
+	if err == nil {
+		err = q.client.Registry().Publish(ctx, name)
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
-	on.rules.Shards = on.queue.Shards
-	on.rules.Journal = on.configured.Journal.WithDefaults(on.rules.Shards)
-	on.live.Store(nil) // the next reading of the settings applies them again
-	delete(q.inForce.values, on.rules.Name)
+	on.shards = found.Shards
+	on.metrics.Shards.Set(float64(found.Shards))
+	delete(q.inForce.values, name)
 	q.inForce.version = ""
-	on.metrics.Shards.Set(float64(on.queue.Shards))
-	return q.client.Registry().Publish(ctx, on.rules.Name)
+	on.apply(on.rulesOf(found.Shards), 0)
+	return found, nil
+}
+
+// present returns a queue as it is registered now. It returns nil while no entry could be read, and from a change of the
+// queue's shards until this node has followed it.
+func (q *queues) present(on *handled) *protocol.Queue {
+	found := on.queue.Load()
+	if r := q.registry.Load(); r != nil && found != nil {
+		if entry, there := r.entries[on.rules.Name]; there && !found.Serves(entry) {
+			return nil
+		}
+	}
+	return found
 }
 
 // readRegistry reads the registry.
@@ -246,54 +232,29 @@ func (q *queues) entriesWithin(ctx context.Context, age time.Duration) (map[stri
 
 // registerAgain writes a queue that the registry has lost, or that was deleted while this node started.
 func (q *queues) registerAgain(ctx context.Context, on *handled) {
-	if _, err := q.leases.Registry().Restore(ctx, on.queue); err != nil {
+	if _, err := q.leases.Registry().Restore(ctx, on.queue.Load()); err != nil {
 		q.log.Error("queue could not be registered again", "queue", on.rules.Name, "err", err)
 	}
 }
 
-// registerAnew finds the shards and settings of queues that were deleted and registered anew. It is called between two
-// instances, before the parts of the next instance are built. Nothing else uses the queues then.
-func (q *queues) registerAnew(ctx context.Context, absent *claims.AbsentInstances) error {
-	registry := q.registry.Load()
-	if registry == nil {
-		return nil // the first instance
-	}
-	found := false
-	for name, on := range q.handled {
-		if entry, there := registry.entries[name]; on.queue != nil && (!there || registry.damaged[name] != nil || on.queue.Serves(entry)) {
-			continue
-		}
-		found = true
-		if err := q.registerQueue(ctx, on); err != nil {
-			if protocol.Transient(err) || ctx.Err() != nil {
-				return err
-			}
-			// The entry has changed again, or Redis refuses the queue for another reason. The other queues go on.
-			q.log.Error("a queue was registered anew and cannot be handled", "queue", name, "err", err)
-			on.queue, on.refused = nil, &refusal{err, registry.entries[name], sinceBoot()}
-		}
-		absent.ClearLastOwners(name)
-	}
-	if !found {
-		return nil
-	}
-	return q.readRules(ctx)
-}
-
-// allShards returns the shards of all handled queues.
+// allShards returns the present shards of all handled queues.
 func (q *queues) allShards() (shards []*protocol.Shard) {
 	for _, on := range q.handled {
-		if on.queue != nil {
-			shards = append(shards, on.queue.All()...)
+		if found := q.present(on); found != nil {
+			shards = append(shards, found.All()...)
 		}
 	}
 	return shards
 }
 
-// findShard returns a shard of a handled queue, or nil.
+// findShard returns a present shard of a handled queue, or nil.
 func (q *queues) findShard(s lowkiq.Shard) *protocol.Shard {
-	if on := q.handled[s.Queue]; on != nil && s.Index >= 0 && s.Index < on.shardCount() {
-		return on.queue.Shard(s.Index)
+	on := q.handled[s.Queue]
+	if on == nil {
+		return nil
+	}
+	if found := q.present(on); found != nil && s.Index >= 0 && s.Index < found.Shards {
+		return found.Shard(s.Index)
 	}
 	return nil
 }

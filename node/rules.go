@@ -176,17 +176,13 @@ func (q *queues) applySettings(name string, set rules.Set, now time.Time) {
 	if on == nil {
 		return
 	}
-	live, err := on.rules.withSettings(set, now)
+	live, err := on.rulesOf(on.shards).withSettings(set, now)
 	q.logOnce("some settings are left out", name, err)
 	if same && reflect.DeepEqual(on.rulesNow().Holds, live.Holds) { // each hold ends by itself
 		return
 	}
-	on.live.Store(&live)
-	on.metrics.Rules.Set(float64(len(values)))
 	q.log.Info("settings changed", "queue", name, "revision", set.Rev, "set", fmt.Sprint(slices.Sorted(maps.Keys(values))))
-	if change := on.change.Load(); change != nil {
-		(*change)()
-	}
+	on.apply(live, len(values))
 }
 
 // logOnce logs an error when it appears or changes. A nil err means that the problem is over.
@@ -204,11 +200,22 @@ func (q *queues) logOnce(words, queue string, err error) {
 }
 
 // rulesNow returns the rules in force.
-func (on *handled) rulesNow() *QueueConfig {
-	if live := on.live.Load(); live != nil {
-		return live
+func (on *handled) rulesNow() *QueueConfig { return on.live.Load() }
+
+// rulesOf returns the rules of the configuration for a number of shards.
+func (on *handled) rulesOf(shards int) QueueConfig {
+	cfg := on.rules
+	cfg.Shards, cfg.Journal = shards, on.configured.Journal.WithDefaults(shards)
+	return cfg
+}
+
+// apply puts rules in force, which have so many settings.
+func (on *handled) apply(live QueueConfig, settings int) {
+	on.live.Store(&live)
+	on.metrics.Rules.Set(float64(settings))
+	if change := on.change.Load(); change != nil {
+		(*change)()
 	}
-	return &on.rules
 }
 
 // forRunner returns the rules for runners.

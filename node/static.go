@@ -41,11 +41,13 @@ func (cfg Config) static() *identity.Share {
 // Static says which shards a static node owns, such as "0 of 3". It returns "" for other nodes.
 func (n *Node) Static() string { return n.cfg.static().String() }
 
-// staticShards returns the shards that a static node owns, and nil for other nodes. It calls the Splitter, which may panic.
-func (n *Node) staticShards() (own map[lowkiq.Shard]bool, err error) {
+// chooseShards chooses the shards that a static node owns, by the present shards of its queues. It does nothing on other nodes. It
+// calls the Splitter, which may panic.
+func (in *instance) chooseShards() (err error) {
+	n := in.node
 	share, split := n.cfg.static(), n.cfg.Splitter
 	if share == nil {
-		return nil, nil
+		return nil
 	}
 	if split == nil {
 		split = share.Select
@@ -62,7 +64,7 @@ func (n *Node) staticShards() (own map[lowkiq.Shard]bool, err error) {
 			err = fmt.Errorf("the Splitter of the node's configuration panics: %v\n%s", value, debug.Stack())
 		}
 	}()
-	own = map[lowkiq.Shard]bool{}
+	own := map[lowkiq.Shard]bool{}
 	var unknown []lowkiq.Shard
 	for _, s := range split(slices.Clone(all)) {
 		if n.queues.findShard(s) == nil {
@@ -75,5 +77,6 @@ func (n *Node) staticShards() (own map[lowkiq.Shard]bool, err error) {
 		n.log.Error("the Splitter names shards that do not exist, and they are left out", "first", unknown[0], "number", len(unknown))
 	}
 	n.log.Info("static node", "share", share.String(), "shards", len(own), "of", len(all))
-	return own, nil
+	in.ownership.static.Store(&own)
+	return nil
 }

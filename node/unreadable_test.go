@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -147,10 +146,8 @@ func TestNodeStartsBesideADamagedEntry(t *testing.T) {
 			if got := db.HGet(t.Context(), "lk:{default}:queues", "orders").Val(); got != bad {
 				t.Errorf("the entry is %s, want %s as it was", got, bad)
 			}
-			first := run.instance()
 			write(right)
-			first.keeper.RenewNow()
-			run.next(first)
+			run.instance().keeper.RenewNow()
 			receive(t, "a job of the queue whose entry was mended", handled)
 			p.drained()
 			if now := run.queues.handled["orders"].rulesNow().BatchSize; largest.Load() != 3 || now != 3 {
@@ -191,9 +188,9 @@ func TestNodeWithoutTheCodec(t *testing.T) {
 	}
 }
 
-// TestQueueChangesWhileItIsSoughtAnew registers a queue anew with another number of shards, or deletes it, while the node looks
-// for its shards. That ends neither the node nor its other queues, and not each next instance.
-func TestQueueChangesWhileItIsSoughtAnew(t *testing.T) {
+// TestQueueChangesWhileItIsSought registers a queue anew with another number of shards, or deletes it, while the node looks
+// for its shards. That ends neither the node nor its other queues.
+func TestQueueChangesWhileItIsSought(t *testing.T) {
 	t.Parallel()
 	for name, entry := range map[string]string{
 		"another number of shards": `{"shards":3,"layout":2}`,
@@ -204,30 +201,25 @@ func TestQueueChangesWhileItIsSoughtAnew(t *testing.T) {
 			srv := redistest.Start(t)
 			p := open(t, srv.URL(), 2)
 			run, others := startOrdersBeside(t, srv.URL(), func() {})
-			register(t, srv.Addr(), "orders", entry)
-			seen := *run.queues.registry.Load()
-			seen.entries = maps.Clone(seen.entries)
-			seen.entries["orders"] = protocol.RegistryEntry{Shards: 2, Layout: 2}
-			run.queues.registry.Store(&seen) // as it was just read
 			first := run.instance()
-			first.keeper.End(errRegisteredAnew)
-			second := run.next(first)
+			register(t, srv.Addr(), "orders", entry)
+			run.renew() // the client forgets the queue
+			if found, err := run.queues.findQueue(t.Context(), run.queues.handled["orders"]); err == nil {
+				t.Errorf("got %v, want an error", found)
+			}
 			if _, err := p.client.Push(t.Context(), "others", lowkiq.Push{ID: "goes on"}); err != nil {
 				t.Fatal(err)
 			}
 			receive(t, "a job of the other queue", others)
-			for range 3 {
-				run.renew() // what the registry says is refused once, not by one instance after another
-			}
-			if now := run.working(); now.number > second.number+1 {
-				t.Errorf("got instance %d after %d, want one more at most", now.number, second.number)
-			}
 			register(t, srv.Addr(), "orders", `{"shards":2,"layout":1}`)
-			run.working().keeper.RenewNow() // the queue comes back, with this instance or the next
+			run.renew()
 			if _, err := p.client.Push(t.Context(), "orders", numbered("a", 0, 3)...); err != nil {
 				t.Fatal(err)
 			}
 			p.drained()
+			if run.instance() != first {
+				t.Error("the instance has ended, and with it the calls of all queues")
+			}
 		})
 	}
 }
@@ -281,10 +273,7 @@ func TestQueueRegisteredAnew(t *testing.T) {
 		entries, err := p.client.Registry().Entries(t.Context())
 		return err == nil && entries["orders"].Layout == 2
 	})
-	if in := run.instance(); in == first {
-		in.keeper.RenewNow()
-	}
-	run.next(first)
+	run.renew()
 	anew, err := p.client.Queue(t.Context(), "orders")
 	if err != nil {
 		t.Fatal(err)
@@ -296,4 +285,86 @@ func TestQueueRegisteredAnew(t *testing.T) {
 		stats, err := anew.Stats(t.Context())
 		return err == nil && stats.Processed == 3
 	})
+	if run.instance() != first {
+		t.Error("the instance has ended, and with it the calls of all queues")
+	}
+}
+
+// TestOtherShards gives a queue other shards while a handler has a job of a former shard and another queue's handler works. The
+// first call is cancelled. No present shard is claimed before it returns, because an id may be in both (I1). The other queue
+// does not notice anything.
+func TestOtherShards(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	p := open(t, srv.URL(), 2)
+	type call struct {
+		context.Context
+		end chan struct{}
+	}
+	calls := map[string]chan call{"orders": make(chan call), "others": make(chan call)}
+	handler := lowkiq.HandlerFunc(func(ctx context.Context, b *lowkiq.Batch) error {
+		of := call{ctx, make(chan struct{})}
+		calls[b.Shard.Queue] <- of
+		<-of.end
+		return context.Cause(ctx)
+	})
+	run := startQueues(t, Config{Redis: srv.URL()}, func(n *Node) error {
+		return errors.Join(n.Handle(QueueConfig{Name: "orders"}, handler), n.Handle(QueueConfig{Name: "others", Shards: 3}, handler))
+	}).serving()
+	first := run.instance()
+	for name := range calls {
+		if _, err := p.client.Push(t.Context(), name, lowkiq.Push{ID: "a"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	former, other := receive(t, "a call", calls["orders"]), receive(t, "a call of the other queue", calls["others"])
+	register(t, srv.Addr(), "orders", `{"shards":5,"layout":2}`)
+	run.renew()
+	receive(t, "the end of the call's context", former.Done())
+	if why := context.Cause(former); !errors.Is(why, lowkiq.ErrLeaseLost) {
+		t.Errorf("got %v, want %v", why, lowkiq.ErrLeaseLost)
+	}
+	run.renew()
+	owned := func(name string) int { return first.ownership.countShards()[name] }
+	await(t, "the shard with the call is left", func() bool { return owned("orders") == 1 })
+	if on := run.queues.handled["orders"]; on.queue.Load().Shards != 2 || run.queues.present(on) != nil {
+		t.Error("the node works on the present shards while a handler has a job of a former shard")
+	}
+	close(former.end)
+	await(t, "the present shards are claimed", func() bool { return owned("orders") == 5 })
+	if _, err := run.Client().Push(t.Context(), "orders", lowkiq.Push{ID: "b"}); err != nil {
+		t.Fatal(err)
+	}
+	close(receive(t, "a call for a present shard", calls["orders"]).end)
+	if n, series := scrape(t, run, "lowkiq_queue_shards", "orders"); n != 5 || series != 1 {
+		t.Errorf("lowkiq_queue_shards: got %v, want 5", n)
+	}
+	if other.Err() != nil || owned("others") != 3 || run.instance() != first {
+		t.Errorf("other queue: %v, %d shards; want that it goes on, in the same instance", context.Cause(other), owned("others"))
+	}
+	close(other.end)
+}
+
+// TestAwaitedQueue checks that a queue which other processes register is handled from its registration on.
+func TestAwaitedQueue(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	handled := make(chan string, 1)
+	run := startQueues(t, Config{Redis: srv.URL()}, func(n *Node) error {
+		into := lowkiq.HandlerFunc(func(_ context.Context, b *lowkiq.Batch) error { handled <- b.Jobs[0].ID; return nil })
+		err := errors.Join(n.Handle(QueueConfig{Name: "orders"}, into), n.Handle(QueueConfig{Name: "others", Shards: 1}, lowkiq.HandlerFunc(nothing)))
+		n.queues.handled["orders"].awaited = true
+		return err
+	}).serving()
+	first := run.instance()
+	run.renew()
+	if entries, err := run.client.Registry().Entries(t.Context()); err != nil || len(entries) != 1 {
+		t.Errorf("got %v, %v, want that the node registers the other queue only", entries, err)
+	}
+	p := open(t, srv.URL(), 3)
+	run.renew()
+	p.push(lowkiq.Push{ID: "a"})
+	if id := receive(t, "the job", handled); id != "a" || run.instance() != first {
+		t.Errorf("got job %s in %s, want a in %s", id, run.instance().name, first.name)
+	}
 }

@@ -67,18 +67,24 @@ func (cl *claimer[R]) claimShards(ctx context.Context, shards []*protocol.Shard)
 
 // subscribe asks Redis once for the wake-ups of each shard. When Redis confirms the subscription,
 // the runner of the shard looks for work. If the shard has no runner, the supervisor tries again to
-// claim it. So nothing is missed that happened before the subscription.
+// claim it. So nothing is missed that happened before the subscription. The wake-ups of former shards in their place end.
 func (cl *claimer[R]) subscribe(page []*protocol.Shard) {
-	var fresh []*protocol.Shard
+	var fresh, former []*protocol.Shard
 	for _, s := range page {
 		if _, waits := cl.firstTries[s.Shard]; !waits {
 			cl.firstTries[s.Shard] = cl.c.p.Now()
 		}
-		if cl.subscribed[s.Shard] == nil {
-			cl.subscribed[s.Shard] = s
-			fresh = append(fresh, s)
+		was := cl.subscribed[s.Shard]
+		if was == s {
+			continue
 		}
+		if was != nil {
+			former = append(former, was)
+		}
+		cl.subscribed[s.Shard] = s
+		fresh = append(fresh, s)
 	}
+	cl.unsubscribe(former)
 	if len(fresh) == 0 {
 		return
 	}
@@ -87,17 +93,22 @@ func (cl *claimer[R]) subscribe(page []*protocol.Shard) {
 	}
 }
 
-// unsubscribeUnneeded ends the wake-ups of shards that are neither desired nor owned any more.
+// unsubscribeUnneeded ends the wake-ups of shards that are not owned, and that are not desired or not present any more.
 func (cl *claimer[R]) unsubscribeUnneeded() {
 	var gone []*protocol.Shard
 	for _, s := range cl.subscribed {
-		if cl.c.IsDesired(s.Shard) || cl.c.Get(s.Shard) != nil {
+		if cl.c.IsDesired(s.Shard) && cl.c.isPresent(s) || cl.c.Get(s.Shard) != nil {
 			continue
 		}
 		gone = append(gone, s)
 		delete(cl.subscribed, s.Shard)
 		delete(cl.firstTries, s.Shard)
 	}
+	cl.unsubscribe(gone)
+}
+
+// unsubscribe ends the wake-ups of shards.
+func (cl *claimer[R]) unsubscribe(gone []*protocol.Shard) {
 	if len(gone) == 0 {
 		return
 	}
@@ -207,5 +218,8 @@ func (c *Claims[R]) claimShard(s *protocol.Shard, owner protocol.Owner, cause st
 	c.absent.setLastOwner(s.Shard)
 	o := &Owned[R]{Claim: claim, Runner: c.p.Start(claim)}
 	c.changeState(o, running)
+	if !c.isPresent(s) { // its queue has got other shards meanwhile, and may have found no runner of its former shards
+		o.Runner.Revoke()
+	}
 	return o
 }

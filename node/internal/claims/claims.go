@@ -14,6 +14,7 @@
 //	         at once when its owner releases it    the answer to a claim is lost; the next try  none
 //	                                               finds the shard claimed by this instance
 //	running  its runner pops and calls handlers    the shard is not desired any more            leaving
+//	                                               its queue has other shards now               leaving
 //	                                               Redis has refused the runner by its fence    leaving
 //	                                               Redis and runner are out of sync             leaving
 //	                                               the instance ends: drain, or lease lost      leaving
@@ -22,7 +23,8 @@
 //	         cancels them                          the same, and Redis refused by the fence     none
 //	                                               the same, and Redis cannot be asked in time  none
 //
-// An instance sends a release only in state leaving, and only when no call of the shard runs (I1).
+// An instance sends a release only in state leaving, and only when no call of the shard runs (I1). If the queue has other
+// shards now, the runner is revoked, its calls are cancelled, and no release is sent.
 //
 // Two accidents leave this process as the owner of a shard that it does not know about: the answer
 // to a claim is lost, or a release cannot be sent. If the shard is desired here, the supervisor
@@ -40,6 +42,7 @@ package claims
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -76,6 +79,7 @@ type Runner interface {
 	Wake()                             // makes it look for work
 	MarkSubscribed()                   // says that the shard's wake-ups arrive from now on
 	Stop() (idle <-chan struct{})      // ends its pops; idle is closed when no call runs
+	Revoke()                           // cancels its calls, because the queue has other shards now; Fenced is true then
 	Fenced() (fenced, taken bool)      // reports a refusal by the fence, and whether another instance has the shard
 	OutOfSync() bool                   // reports whether Redis has forgotten some of its changes
 	Release(ctx context.Context) error // sends the last acks and the release, again and again until ctx ends
@@ -97,8 +101,8 @@ type Process[R Runner] struct {
 	MayWork      func() bool // reports whether the lease holds (I1)
 	LeaseMissing func()      // ends the instance, because Redis has lost its lease
 	Desired      func(was *Desired) *Desired
-	Shards       func() []*protocol.Shard           // of all queues that are handled here
-	Shard        func(lowkiq.Shard) *protocol.Shard // nil if its queue is not handled here
+	Shards       func() []*protocol.Shard           // present shards of all queues that are handled here
+	Shard        func(lowkiq.Shard) *protocol.Shard // nil if no queue that is handled here has it at present
 	Placed       func() bool                        // reports whether the plan takes account of this node
 	Prunes       func() bool                        // reports whether this process reads all leases anyway
 
@@ -207,6 +211,14 @@ func (c *Claims[R]) All() []*Owned[R] {
 		list = append(list, o)
 	}
 	return list
+}
+
+// isPresent reports whether a queue still has a shard, and not another shard in its place.
+func (c *Claims[R]) isPresent(s *protocol.Shard) bool { return c.p.Shard(s.Shard) == s }
+
+// OwnsAny reports whether a shard of a queue has a runner.
+func (c *Claims[R]) OwnsAny(queueName string) bool {
+	return slices.ContainsFunc(c.All(), func(o *Owned[R]) bool { return o.Shard().Queue == queueName })
 }
 
 // Kick makes the supervisor check its shards now.

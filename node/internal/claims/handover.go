@@ -30,11 +30,15 @@ func newHandover[R Runner](c *Claims[R]) *handover[R] {
 }
 
 // startLeaving stops the runners of shards that are not desired any more, or that must be claimed
-// anew. Each shard finishes its batches in flight, acknowledges them, and is released.
+// anew. Each shard finishes its batches in flight, acknowledges them, and is released. The calls of shards that
+// their queues do not have any more are cancelled.
 func (h *handover[R]) startLeaving() {
 	c := h.c
 	for _, o := range c.All() {
 		desired := c.IsDesired(o.Shard())
+		if !c.isPresent(o.Claim.Shard) {
+			o.Runner.Revoke()
+		}
 		fenced, _ := o.Runner.Fenced()
 		outOfSync := o.Runner.OutOfSync()
 		if desired && !fenced && !outOfSync || !c.changeState(o, leaving) {
@@ -82,7 +86,9 @@ func (c *Claims[R]) delayRelease(d time.Duration) {
 // fence, there is nothing to release.
 func (c *Claims[R]) finishLeaving(o *Owned[R]) {
 	if fenced, taken := o.Runner.Fenced(); fenced {
-		c.p.Log.Warn("shard lost", "shard", o.Shard(), "fence", o.Claim.Fence, "claimed by another instance", taken)
+		if c.isPresent(o.Claim.Shard) {
+			c.p.Log.Warn("shard lost", "shard", o.Shard(), "fence", o.Claim.Fence, "claimed by another instance", taken)
+		}
 		if taken {
 			c.absent.ClearLastOwner(o.Shard())
 		}

@@ -2,6 +2,7 @@ package claims
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -17,11 +18,12 @@ import (
 
 // TestHistories runs three processes with their keepers and claims against a fake Redis. The fake
 // loses, delays and repeats requests and replies. In some histories it forgets everything once, or
-// ends leases early. Processes are crashed, cut off and drained, and plans move shards.
+// ends leases early. Processes are crashed, cut off and drained, plans move shards, and the queue gets
+// other shards.
 //
-// Each history must keep three promises. One process at a time handles a shard's jobs (I1). Soon
-// after the faults end, each shard is served by its process (I4). After a drain no shard has an
-// owner, and no goroutine is left.
+// Each history must keep four promises. One process at a time handles a shard's jobs (I1). No process
+// handles jobs of former and present shards of a queue at once (I1). Soon after the faults end, each
+// shard is served by its process (I4). After a drain no shard has an owner, and no goroutine is left.
 //
 //	LOWKIQ_HISTORIES=10000 go test -count=1 -run TestHistories ./node/internal/runner ./node/internal/claims
 //
@@ -46,6 +48,10 @@ func TestMutations(t *testing.T) {
 		{"a shard is released while a call runs", "handover.go", "			<-idle\n", "			_ = idle\n"},
 		{"the next instance begins while one runs", "handover.go", "	returned()\n", ""},
 		{"a runner without a claim stays", "handover.go", "desired && !fenced && !outOfSync ||", "desired && (!fenced || true) ||"},
+		{"a runner of a former shard stays", "handover.go", "if !c.isPresent(o.Claim.Shard) {\n\t\t\to.", "if false {\n\t\t\to."},
+		{"a claim of a former shard is used", "claimer.go", "if !c.isPresent(s) {", "if false {"},
+		{"wake-ups of a former shard stay", "claimer.go", " && cl.c.isPresent(s)", ""},
+		{"present shards do not wait for former shards", "process_test.go", "in.claims.OwnsAny(\"q\")", "false"},
 		{"a claim ignores what was read", "process_test.go", "if owner != seen || ", "if "},
 		{"a release ignores the fence", "process_test.go", "w.fenced(claim); refusal != nil {", "w.fenced(claim); refusal != nil && w.all == nil {"},
 	})
@@ -58,17 +64,19 @@ type world struct {
 	early   bool          // leases end early
 	cluster bool          // a plan says who owns which shard; otherwise each process desires all
 	longest time.Duration // the longest handler call
-	shards  []*protocol.Shard
 
 	asked atomic.Int64 // the number of requests
 	calm  atomic.Bool  // there are no more faults
 
 	mu       sync.Mutex
 	wiped    time.Time
-	owners   map[lowkiq.Shard]protocol.Owner
+	shards   *[]*protocol.Shard                     // as registered
+	sets     map[*protocol.Shard]*[]*protocol.Shard // all shards with the shards of their time
+	gone     map[*protocol.Shard]bool               // former shards whose keys are deleted
+	owners   map[*protocol.Shard]protocol.Owner
 	leases   map[string]time.Time // when they expire
 	index    map[string][]byte
-	calls    map[lowkiq.Shard]*worker // running handler calls
+	calls    map[*protocol.Shard]*worker // running handler calls
 	plan     *plan.Assignment
 	procs    map[string]*process // by node
 	all      []*process
@@ -78,15 +86,40 @@ type world struct {
 func newWorld(h *historytest.History) *world {
 	w := &world{
 		History: h, wipes: h.Seed%4 == 1, early: h.Seed%4 == 2, cluster: h.Seed%8 < 6, longest: 3 * time.Second,
-		owners: map[lowkiq.Shard]protocol.Owner{}, leases: map[string]time.Time{}, index: map[string][]byte{},
-		calls: map[lowkiq.Shard]*worker{}, procs: map[string]*process{},
+		sets: map[*protocol.Shard]*[]*protocol.Shard{}, gone: map[*protocol.Shard]bool{}, owners: map[*protocol.Shard]protocol.Owner{}, leases: map[string]time.Time{}, index: map[string][]byte{},
+		calls: map[*protocol.Shard]*worker{}, procs: map[string]*process{},
 	}
-	for i := range 1 + h.IntN(4) {
-		w.shards = append(w.shards, &protocol.Shard{Shard: lowkiq.Shard{Queue: "q", Index: i}})
-	}
+	w.register()
 	w.replan()
 	return w
 }
+
+// register gives the queue other shards. The former shards are deleted, or stay as they are.
+func (w *world) register() {
+	var fresh []*protocol.Shard
+	for i := range 1 + w.IntN(4) {
+		fresh = append(fresh, &protocol.Shard{Shard: lowkiq.Shard{Queue: "q", Index: i}})
+	}
+	gone := w.IntN(2) == 0
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for s := range w.sets {
+		w.gone[s] = w.gone[s] || gone
+	}
+	for _, s := range fresh {
+		w.sets[s] = &fresh
+	}
+	w.shards = &fresh
+	w.Trace("the queue has %d other shards, former shards deleted: %v", len(fresh), gone)
+}
+
+func (w *world) registered() *[]*protocol.Shard {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.shards
+}
+
+func (w *world) first() lowkiq.Shard { return (*w.registered())[0].Shard }
 
 var nodes = []string{"n1", "n2", "n3"}
 
@@ -117,9 +150,9 @@ func (w *world) run() {
 	}
 	w.drain()
 	synctest.Wait()
-	for s, owner := range w.owners {
-		if owner.Instance != "" && s != ghost {
-			w.Fault("after all drained %s owns %s", owner.Instance, s)
+	for _, s := range *w.shards {
+		if owner := w.owners[s]; owner.Instance != "" {
+			w.Fault("after all drained %s owns %s", owner.Instance, s.Shard)
 		}
 	}
 }
@@ -127,7 +160,10 @@ func (w *world) run() {
 // disturb causes one fault.
 func (w *world) disturb() {
 	p := w.processOf(nodes[w.IntN(len(nodes))])
-	switch fault := w.IntN(12); {
+	switch fault := w.IntN(13); {
+	case fault == 12:
+		w.register()
+		w.replan()
 	case w.wipes && fault < 4 && w.sinceWipe() > 2*ttl:
 		w.wipe()
 	case p == nil:
@@ -168,7 +204,7 @@ func (w *world) restart(name string, most time.Duration) {
 // replan gives the shards to some of the nodes, which learn the plan sooner or later.
 func (w *world) replan() {
 	a := &plan.Assignment{Nodes: nodes, Queues: []plan.Placement{{Queue: "q"}}}
-	for range w.shards {
+	for range *w.registered() {
 		a.Queues[0].Owners = append(a.Queues[0].Owners, int32(w.IntN(len(nodes))))
 	}
 	w.mu.Lock()
@@ -243,23 +279,28 @@ func (w *world) ofBoot(boot string) *process {
 func (w *world) beginCall(k *worker) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	s := k.claim.Shard.Shard
+	s := k.claim.Shard
 	if k.in.p.crashed.Load() {
 		return
 	}
 	if other := w.calls[s]; other != nil {
 		w.Fault("I1: a handler call of shard %s begins in %s with fence %d, while one runs in %s with fence %d",
-			s, k.in.name, k.claim.Fence, other.in.name, other.claim.Fence)
+			s.Shard, k.in.name, k.claim.Fence, other.in.name, other.claim.Fence)
+	}
+	for _, other := range w.calls {
+		if other.in.p == k.in.p && w.sets[other.claim.Shard] != w.sets[s] {
+			w.Fault("I1: a handler call of shard %s begins in %s, while one of the former or next shards runs", s.Shard, k.in.name)
+		}
 	}
 	w.calls[s] = k
-	w.Trace("%s begins %s", k.in.name, s)
+	w.Trace("%s begins %s", k.in.name, s.Shard)
 }
 
 func (w *world) endCall(k *worker) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if s := k.claim.Shard.Shard; w.calls[s] == k {
-		w.Trace("%s ends %s", k.in.name, s)
+	if s := k.claim.Shard; w.calls[s] == k {
+		w.Trace("%s ends %s", k.in.name, s.Shard)
 		delete(w.calls, s)
 	}
 }
@@ -276,16 +317,23 @@ func (w *world) findFault() string {
 			return fmt.Sprintf("%s does not say that all its shards are owned", name)
 		}
 	}
-	for _, shard := range w.shards {
+	for name, p := range w.procs {
+		for s := range p.current.Load().subscribed.Range {
+			if !slices.Contains(*w.shards, s.(*protocol.Shard)) {
+				return fmt.Sprintf("%s is subscribed to a former shard", name)
+			}
+		}
+	}
+	for _, shard := range *w.shards {
 		s, served := shard.Shard, false
-		owner, planned := w.owners[s], w.plan.Owner(s)
+		owner, planned := w.owners[shard], w.plan.Owner(s)
 		for name, p := range w.procs {
 			in := p.current.Load()
-			if _, subscribed := in.subscribed.Load(s); subscribed != (!w.cluster || planned == name) {
+			if _, subscribed := in.subscribed.Load(shard); subscribed != (!w.cluster || planned == name) {
 				return fmt.Sprintf("%s is subscribed to %s: %v", name, s, subscribed)
 			}
 			if o := in.claims.Get(s); o != nil && in.name == owner.Instance && (!w.cluster || planned == name) {
-				served = o.Claim.Fence == owner.Fence && o.Runner.halted.Err() == nil
+				served = o.Claim.Shard == shard && o.Claim.Fence == owner.Fence && o.Runner.halted.Err() == nil
 			}
 		}
 		if !served {
@@ -304,7 +352,7 @@ func runCalmly(t *testing.T, longest time.Duration, run func(t *testing.T, w *wo
 		w.longest = longest
 		w.start("n1")
 		p := w.procs["n1"]
-		awaitCondition(t, "n1 has all shards", func() bool { return p.countOwned() == len(w.shards) })
+		awaitCondition(t, "n1 has all shards", func() bool { return p.countOwned() == len(*w.registered()) })
 		run(t, w, p)
 		w.drain()
 	})
@@ -332,7 +380,7 @@ func TestTakeoverByWakeUp(t *testing.T) {
 		awaitCondition(t, "n2 waits", func() bool { in := second.current.Load(); return in != nil && in.owned.Load() })
 		first.drain()
 		awaitCondition(t, "n1 has released them", func() bool { return first.countOwned() == 0 })
-		took := awaitCondition(t, "n2 has all shards", func() bool { return second.countOwned() == len(w.shards) })
+		took := awaitCondition(t, "n2 has all shards", func() bool { return second.countOwned() == len(*w.registered()) })
 		if took > minRetry/2 {
 			t.Errorf("taken over after %s, want much less than %s", took, minRetry)
 		}
@@ -381,7 +429,7 @@ func TestDrainWithoutRedis(t *testing.T) {
 // soon, it is claimed anew after a pause.
 func TestResync(t *testing.T) {
 	runCalmly(t, 3*time.Second, func(t *testing.T, w *world, p *process) {
-		s, claims := w.shards[0].Shard, p.current.Load().claims
+		s, claims := w.first(), p.current.Load().claims
 		for i, rest := range []time.Duration{0, resyncPause, resyncPause} {
 			was := claims.Get(s)
 			was.Runner.outOfSync.Store(true)
@@ -390,6 +438,39 @@ func TestResync(t *testing.T) {
 			if took < rest || took > rest+4*time.Second { // a handler call takes 3 s
 				t.Errorf("claimed anew %s after the disagreement %d, want a rest of %s", took, i, rest)
 			}
+		}
+	})
+}
+
+// TestOtherShards: a queue gets other shards while a call of a former shard runs. The call is cancelled. Shards are claimed
+// again once it has returned, and not before.
+func TestOtherShards(t *testing.T) {
+	runCalmly(t, time.Hour, func(t *testing.T, w *world, p *process) {
+		awaitCondition(t, "each shard has a handler call", func() bool {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			return len(w.calls) == len(*w.shards)
+		})
+		in, former := p.current.Load(), *w.registered()
+		w.register()
+		in.keeper.RenewNow()
+		awaitCondition(t, "n1 has the present shards", func() bool {
+			for _, s := range *w.registered() {
+				if o := in.claims.Get(s.Shard); o == nil || o.Claim.Shard != s {
+					return false
+				}
+			}
+			return p.countOwned() == len(*w.registered())
+		})
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		for _, s := range former {
+			if w.calls[s] != nil {
+				t.Errorf("the handler call of the former shard %s was not cancelled", s.Shard)
+			}
+		}
+		if p.current.Load() != in {
+			t.Error("the instance has ended")
 		}
 	})
 }

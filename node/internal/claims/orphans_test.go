@@ -50,12 +50,12 @@ func TestRecoveredIsLoggedOnce(t *testing.T) {
 		Shard: func(lowkiq.Shard) *protocol.Shard { return nil }, OpFailed: func(string, any, error) {},
 	}, NewAbsentInstances(clock))
 	w := &orphanScanner[*worker]{c: c, recovering: map[lowkiq.Shard]*protocol.Shard{}}
-	s := &protocol.Shard{Shard: ghost}
+	s := ghost
 	try := func() {
 		w.recoverShard(t.Context(), s, protocol.Owner{Instance: "me/B.1", Fence: 3}, map[string]holderState{})
 	}
 	try()
-	if text.Len() > 0 || w.recovering[ghost] == nil {
+	if text.Len() > 0 || w.recovering[ghost.Shard] == nil {
 		t.Errorf("logged %q, still to be recovered %v; want nothing, and that it is", text.String(), w.recovering)
 	}
 	redis.err = nil

@@ -36,6 +36,8 @@ type process struct {
 	crashed    atomic.Bool
 	cut        atomic.Int64 // its requests are lost until this time, in unix ns of the bubble
 	plan       atomic.Pointer[plan.Assignment]
+	registered atomic.Pointer[[]*protocol.Shard] // as this process has read them
+	bound      atomic.Pointer[[]*protocol.Shard] // the shards that it works on if they are registered
 	current    atomic.Pointer[instance]
 }
 
@@ -61,6 +63,8 @@ func (w *world) start(name string) {
 	p.life, p.kill = context.WithCancel(context.Background())
 	p.stop, p.drain = context.WithCancel(p.life)
 	p.plan.Store(w.plan)
+	p.registered.Store(w.shards)
+	p.bound.Store(w.shards)
 	w.procs[name] = p
 	w.all = append(w.all, p)
 	go func() {
@@ -79,7 +83,7 @@ func (w *world) start(name string) {
 func (p *process) crash() {
 	p.w.mu.Lock()
 	p.crashed.Store(true)
-	maps.DeleteFunc(p.w.calls, func(_ lowkiq.Shard, k *worker) bool { return k.in.p == p })
+	maps.DeleteFunc(p.w.calls, func(_ *protocol.Shard, k *worker) bool { return k.in.p == p })
 	p.w.mu.Unlock()
 	p.kill()
 }
@@ -119,7 +123,7 @@ func (in *instance) live() (lived bool) {
 	keep, stopKeeping := context.WithCancel(p.life)
 	defer stopKeeping()
 	loops, stopLoops := context.WithCancel(p.life)
-	group.Go(func() { in.keeper.KeepRenewing(keep, in, func(context.Context) {}) })
+	group.Go(func() { in.keeper.KeepRenewing(keep, in, func(context.Context) { in.rebind() }) })
 	group.Go(func() { in.claims.ScanOrphans(loops, in.orphans()) })
 	supervised, handedBack := make(chan struct{}), make(chan struct{})
 	group.Go(func() { calls.WatchLease(handedBack) })
@@ -142,6 +146,28 @@ func (in *instance) live() (lived bool) {
 	return true
 }
 
+// rebind follows a change of the queue's shards, as package node does after each renewal.
+func (in *instance) rebind() {
+	p := in.p
+	now := p.w.registered()
+	if p.registered.Store(now); p.bound.Load() == now {
+		return
+	}
+	if !in.claims.OwnsAny("q") {
+		p.bound.Store(now)
+		p.absent.ClearLastOwners("q")
+	}
+	in.claims.Kick()
+}
+
+// present returns the shards of the queue, nil while the process works on former shards.
+func (p *process) present() []*protocol.Shard {
+	if bound := p.bound.Load(); bound == p.registered.Load() {
+		return *bound
+	}
+	return nil
+}
+
 func (in *instance) claimsProcess() Process[*worker] {
 	p, w := in.p, in.p.w
 	return Process[*worker]{
@@ -152,12 +178,12 @@ func (in *instance) claimsProcess() Process[*worker] {
 			return s.DesiredShards(p.name, was, in.claims.OwnedSet)
 		},
 		Placed: func() bool { return true }, Prunes: func() bool { return true },
-		Shards: func() []*protocol.Shard { return slices.Clone(w.shards) },
+		Shards: func() []*protocol.Shard { return slices.Clone(p.present()) },
 		Shard: func(s lowkiq.Shard) *protocol.Shard {
-			if s.Queue != "q" {
-				return nil
+			if all := p.present(); s.Queue == "q" && s.Index < len(all) {
+				return all[s.Index]
 			}
-			return w.shards[s.Index]
+			return nil
 		},
 		IsGone: func(identity.Process) bool { return false },
 		// Processes know the death of every second process, as if it ran on the same host.
@@ -167,7 +193,11 @@ func (in *instance) claimsProcess() Process[*worker] {
 		},
 		Gossip: in.gossip, Start: in.run, OpFailed: func(string, any, error) {},
 		Observer: Observer{
-			Claimed: func(*protocol.Claim, time.Duration) {}, Removed: func(lowkiq.Shard) {}, HandedBack: func(time.Duration) {},
+			Claimed: func(*protocol.Claim, time.Duration) {}, Removed: func(lowkiq.Shard) {
+				if p.present() == nil {
+					in.keeper.RenewNow()
+				}
+			}, HandedBack: func(time.Duration) {},
 			Fenced: func(string) {}, AllOwned: in.owned.Store,
 		},
 	}
@@ -189,17 +219,20 @@ func (in *instance) gossip(name string) (succeeded, departed bool) {
 }
 
 // ghost is a shard of a queue that no node handles. A dead process owns it in the beginning.
-var ghost = lowkiq.Shard{Queue: "ghost"}
+var ghost = &protocol.Shard{Shard: lowkiq.Shard{Queue: "ghost"}}
 
 func (in *instance) orphans() OrphanScan {
-	n := len(in.p.w.shards)
+	n := func() int { return len(*in.p.w.registered()) }
 	return OrphanScan{
 		Leads: func(context.Context) ([]identity.Lease, bool) {
-			return []identity.Lease{{Queues: map[string]int{"q": n}}}, true
+			return []identity.Lease{{Queues: map[string]int{"q": n()}}}, true
 		},
-		Queues: func() map[string]int { return map[string]int{"q": n, ghost.Queue: 1} },
-		Shards: func(context.Context, string) ([]*protocol.Shard, error) {
-			return []*protocol.Shard{{Shard: ghost}}, nil
+		Queues: func() map[string]int { return map[string]int{"q": n(), ghost.Queue: 1} },
+		Shards: func(_ context.Context, name string) ([]*protocol.Shard, error) {
+			if name == "q" { // its number of shards has just changed
+				return nil, nil
+			}
+			return []*protocol.Shard{ghost}, nil
 		},
 		Found: func(string, []*protocol.Shard, bool) {}, Forget: func(string) {}, Resign: func() {},
 	}
@@ -284,7 +317,7 @@ func (in *instance) Renew(ctx context.Context, _ []byte, _ time.Duration) error 
 func (in *instance) Owners(ctx context.Context, page []*protocol.Shard) ([]protocol.Owner, error) {
 	return sendFaulty(in, ctx, func() (list []protocol.Owner, _ error) {
 		for _, s := range page {
-			list = append(list, in.p.w.owners[s.Shard])
+			list = append(list, in.p.w.owners[s])
 		}
 		return list, nil
 	})
@@ -293,13 +326,16 @@ func (in *instance) Owners(ctx context.Context, page []*protocol.Shard) ([]proto
 func (in *instance) Claim(ctx context.Context, s *protocol.Shard, name string, cause protocol.Cause, seen protocol.Owner) (*protocol.Claim, error) {
 	w := in.p.w
 	return sendFaulty(in, ctx, func() (*protocol.Claim, error) {
-		owner := w.owners[s.Shard]
+		owner := w.owners[s]
+		if w.gone[s] {
+			return nil, errors.New("the shard is deleted")
+		}
 		if owner != seen || owner.Instance != "" && cause == protocol.Fresh {
 			return nil, protocol.ErrHeld
 		}
 		w.Trace("%s claims %s (%s), was %v", name, s.Shard, cause, owner)
 		fence := max(owner.Fence+1, time.Now().UnixMilli())
-		w.owners[s.Shard] = protocol.Owner{Instance: name, Fence: fence}
+		w.owners[s] = protocol.Owner{Instance: name, Fence: fence}
 		return &protocol.Claim{Shard: s, Instance: name, Fence: fence}, nil
 	})
 }
@@ -309,17 +345,17 @@ func (in *instance) Adopt(s *protocol.Shard, name string, fence int64) *protocol
 }
 
 func (in *instance) Release(ctx context.Context, claim *protocol.Claim) error {
-	w, s := in.p.w, claim.Shard.Shard
+	w, s := in.p.w, claim.Shard
 	return in.sendRequest(ctx, func() error {
 		if refusal := w.fenced(claim); refusal != nil {
 			return refusal
 		}
-		w.Trace("%s releases %s", in.name, s)
+		w.Trace("%s releases %s", in.name, s.Shard)
 		w.owners[s] = protocol.Owner{Fence: w.owners[s].Fence}
 		for _, p := range w.all {
 			if other := p.current.Load(); other != nil && (w.calm.Load() || w.IntN(4) > 0) {
 				if _, subscribed := other.subscribed.Load(s); subscribed {
-					other.claims.RetryFreed(s)
+					other.claims.RetryFreed(s.Shard)
 				}
 			}
 		}
@@ -329,7 +365,11 @@ func (in *instance) Release(ctx context.Context, claim *protocol.Claim) error {
 
 // fenced returns Redis's refusal if a claim is not held. mu must be held.
 func (w *world) fenced(claim *protocol.Claim) error {
-	if owner := w.owners[claim.Shard.Shard]; owner.Instance != claim.Instance || owner.Fence != claim.Fence {
+	owner := w.owners[claim.Shard]
+	if w.gone[claim.Shard] {
+		owner = protocol.Owner{}
+	}
+	if owner.Instance != claim.Instance || owner.Fence != claim.Fence {
 		return &protocol.FencedError{Owner: owner}
 	}
 	return nil
@@ -378,7 +418,7 @@ func (in *instance) DropLease(ctx context.Context, name string) error {
 
 func (in *instance) Subscribe(_ context.Context, page ...*protocol.Shard) error {
 	for _, s := range page {
-		in.subscribed.Store(s.Shard, true)
+		in.subscribed.Store(s, true)
 		in.claims.ConfirmSubscription(s.Shard)
 	}
 	return nil
@@ -386,7 +426,7 @@ func (in *instance) Subscribe(_ context.Context, page ...*protocol.Shard) error 
 
 func (in *instance) Unsubscribe(_ context.Context, page ...*protocol.Shard) error {
 	for _, s := range page {
-		in.subscribed.Delete(s.Shard)
+		in.subscribed.Delete(s)
 	}
 	return nil
 }
@@ -418,6 +458,14 @@ func (k *worker) MarkSubscribed()              {}
 func (k *worker) Fenced() (fenced, taken bool) { return k.fenced.Load(), k.taken.Load() }
 func (k *worker) OutOfSync() bool              { return k.outOfSync.Load() }
 func (k *worker) Close()                       { k.cancel(lowkiq.ErrShutdown) }
+
+func (k *worker) Revoke() {
+	if !k.fenced.Swap(true) {
+		k.cancel(lowkiq.ErrLeaseLost)
+		k.halt()
+		k.in.claims.Kick()
+	}
+}
 
 func (k *worker) Stop() <-chan struct{} {
 	k.halt()

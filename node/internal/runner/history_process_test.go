@@ -51,7 +51,7 @@ func (h *history) newProcess(slots int) *process {
 			}
 		},
 		OpFailed: func(_ string, _ lowkiq.Shard, err error) bool { return IsRefusal(err) }, OpDone: func(string, lowkiq.Shard) {},
-		Fenced: func(string, func() int64) {}, MayLog: func(string, string) (int, bool) { return 0, false },
+		Fenced: func(string) {}, EndCalls: func(func() int64) {}, MayLog: func(string, string) (int, bool) { return 0, false },
 	}
 	h.judge.process.Store(p)
 	return p

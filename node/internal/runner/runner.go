@@ -145,9 +145,10 @@ type Process struct {
 	// HasListeners reports whether a queue has listeners. PublishRuns sends them the ended runs. Both may be nil.
 	HasListeners func(queueName string) bool
 	PublishRuns  func(s lowkiq.Shard, runs []journal.Run)
-	// Fenced reports that Redis refused an operation because the claim is gone. If calls does not become 0
-	// soon, the process must end, because another node may have the shard.
-	Fenced func(op string, calls func() int64)
+	Fenced       func(op string) // reports that Redis refused an operation because the claim is gone
+	// EndCalls gets the cancelled calls of a lost shard. If calls does not become 0 soon, the process must end, because
+	// another node may have the shard.
+	EndCalls func(calls func() int64)
 	// MayLog reports whether a line of this kind may be logged now, and how many were left out since the last line.
 	MayLog func(queueName, kind string) (leftOut int, ok bool)
 }
@@ -485,15 +486,26 @@ func (r *Runner) loseClaim(op string, err error) {
 	if refusal := (*protocol.FencedError)(nil); errors.As(err, &refusal) && refusal.Owner.Fence != 0 {
 		why = claimTaken
 	}
-	r.mu.Lock()
-	news := r.state.giveUp(why)
-	r.mu.Unlock()
-	if !news {
-		return
+	if r.endWork(why) {
+		r.process.Fenced(op)
 	}
-	r.cancel(lowkiq.ErrLeaseLost)
-	r.process.Fenced(op, r.caller.running.Load)
-	r.process.Kick()
+}
+
+// Revoke ends the work on a shard that its queue does not have any more. Other nodes may have its ids in other shards, so the
+// handlers must return as if the claim was lost.
+func (r *Runner) Revoke() { r.endWork(claimLost) }
+
+// endWork cancels the handler calls, and lets no other begin. It returns false if that was done before.
+func (r *Runner) endWork(why claimState) (news bool) {
+	r.mu.Lock()
+	news = r.state.giveUp(why)
+	r.mu.Unlock()
+	if news {
+		r.cancel(lowkiq.ErrLeaseLost)
+		r.process.EndCalls(r.caller.running.Load)
+		r.process.Kick()
+	}
+	return news
 }
 
 // requestReclaim makes the owner release the shard and claim it anew. Redis has forgotten operations, as after a
