@@ -358,9 +358,27 @@ func (in *instance) afterRenewal(ctx context.Context) {
 			found, unfit = in.findAnew(ctx, on)
 		}
 		unreadable := in.ops.setUnreadable(name, unfit)
-		in.setPaused(on, in.staysPaused(on, unreadable || entry.Paused))
+		in.setPaused(on, in.staysPaused(on, unreadable || isHalted(entry)))
+		in.cancelForReshard(name, entry.Reshard)
 		if found != nil {
 			in.bind(on, found)
+		}
+	}
+}
+
+// isHalted reports whether no job of a queue may begin. A queue whose shards are about to change is halted like a paused
+// queue, until nothing is in flight.
+func isHalted(entry protocol.RegistryEntry) bool { return entry.Paused || entry.Reshard != nil }
+
+// cancelForReshard cancels the running calls of a queue if a change of its shards must not wait for them. The jobs are due
+// again, and that counts as no failure.
+func (in *instance) cancelForReshard(name string, r *protocol.Reshard) {
+	if r == nil || !r.CancelCalls {
+		return
+	}
+	for _, o := range in.claims.All() {
+		if o.Shard().Queue == name {
+			o.Runner.CancelAll(protocol.Cancellation{Then: protocol.ThenRetry, By: r.By, Why: "the queue is resharded"})
 		}
 	}
 }

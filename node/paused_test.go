@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -157,4 +158,63 @@ func TestPausedAsItStarts(t *testing.T) {
 		t.Error("the node has its lease, may begin now, and does not know that the queue is paused")
 	}
 	in.dropLease(taken)
+}
+
+// TestHaltedForReshard checks that a queue whose shards are about to change is halted like a paused queue. The lease says that
+// nothing begins. A running call ends by itself, or is cancelled if the change asks for it, which counts as no failure. Other
+// queues go on. If the change is given up, so does this queue.
+func TestHaltedForReshard(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	p := open(t, srv.URL(), 2)
+	calls, end, others := make(chan context.Context, 10), make(chan struct{}), make(chan string, 10)
+	run := startQueues(t, Config{Redis: srv.URL()}, func(n *Node) error {
+		return errors.Join(
+			n.Handle(QueueConfig{Name: "orders", Rules: rules.Rules{BatchSize: 1}}, lowkiq.HandlerFunc(func(ctx context.Context, b *lowkiq.Batch) error {
+				if b.Jobs[0].RetryCount != -1 {
+					t.Errorf("job %s: retry count %d, want -1", b.Jobs[0].ID, b.Jobs[0].RetryCount)
+				}
+				calls <- ctx
+				select {
+				case <-end:
+					return nil
+				case <-ctx.Done():
+					return context.Cause(ctx)
+				}
+			})),
+			n.Handle(QueueConfig{Name: "others", Shards: 1}, lowkiq.HandlerFunc(func(_ context.Context, b *lowkiq.Batch) error {
+				others <- b.Jobs[0].ID
+				return nil
+			})))
+	}).serving()
+	const entry = `{"shards":2,"layout":1,"reshard":{"shards":4,"layout":2,"by":"ann","at":1,"patience_ms":30000%s}}`
+	p.push(lowkiq.Push{ID: "a"})
+	call := receive(t, "a call", calls)
+	register(t, srv.Addr(), "orders", fmt.Sprintf(entry, ""))
+	if late, err := status.AwaitPause(t.Context(), run.Cluster(), "orders"); err != nil || len(late) > 0 {
+		t.Fatalf("got %v, %v; want that the lease says that nothing begins", late, err)
+	}
+	p.ids("b", 20)
+	if _, err := p.client.Push(t.Context(), "others", lowkiq.Push{ID: "goes on"}); err != nil {
+		t.Fatal(err)
+	}
+	receive(t, "a job of the other queue", others)
+	run.renew()
+	if n := p.stats().Jobs; n.InFlight != 1 || n.Ready != 20 || call.Err() != nil {
+		t.Errorf("got %+v, the call: %v; want one id in its call and 20 that wait", n, context.Cause(call))
+	}
+	register(t, srv.Addr(), "orders", fmt.Sprintf(entry, `,"cancel_calls":true`))
+	run.renew()
+	receive(t, "the end of the call's context", call.Done())
+	await(t, "nothing is in flight", func() bool { n := p.stats().Jobs; return n.InFlight == 0 && n.Ready == 21 })
+	if s := p.stats(); context.Cause(call) != lowkiq.ErrCancelled || s.Failed != 0 || len(calls) != 0 {
+		t.Errorf("got the cause %v, %d failures and %d further calls; want a cancelled call that counts as no failure", context.Cause(call), s.Failed, len(calls))
+	}
+	close(end)
+	register(t, srv.Addr(), "orders", `{"shards":2,"layout":1,"tried":2}`)
+	run.renew()
+	for range 21 {
+		receive(t, "a call", calls)
+	}
+	p.drained()
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -108,7 +109,7 @@ func (on *handled) forRunners(home handling.Home, format func(error) string, l *
 // shards.
 func (on *handled) checkEntry(entry protocol.RegistryEntry, redis string) error {
 	name, codec := on.rules.Name, on.rules.Codec.Name
-	if !on.asRegistered && entry.Shards != on.rules.Shards {
+	if !on.asRegistered && entry.Shards != on.rules.Shards && !hadShards(entry, on.rules.Shards) {
 		return fmt.Errorf("queue %q has %d shards in redis %s, not %d: %w; configure %d",
 			name, entry.Shards, redis, on.rules.Shards, lowkiq.ErrShardCount, entry.Shards)
 	}
@@ -116,6 +117,11 @@ func (on *handled) checkEntry(entry protocol.RegistryEntry, redis string) error 
 		codec = ""
 	}
 	return cmp.Or(entry.Readable(name), entry.Stores(name, codec))
+}
+
+// hadShards reports whether a queue had this number of shards before it was resharded.
+func hadShards(entry protocol.RegistryEntry, n int) bool {
+	return slices.ContainsFunc(entry.Was, func(f protocol.Former) bool { return f.Shards == n })
 }
 
 // queues has the queues that the node handles, and the registry of all queues.
@@ -148,7 +154,7 @@ func (q *queues) registerAll(ctx context.Context) error {
 	}
 	entries, err := q.client.Registry().Entries(ctx)
 	for name, on := range q.handled {
-		on.paused.Store(entries[name].Paused)
+		on.paused.Store(isHalted(entries[name]))
 	}
 	if err != nil {
 		return err
@@ -176,6 +182,10 @@ func (q *queues) findQueue(ctx context.Context, on *handled) (found *protocol.Qu
 	}
 	if err != nil {
 		return nil, err
+	}
+	if !on.asRegistered && found.Shards != on.rules.Shards {
+		q.log.Warn("the queue has another number of shards than configured, because it was resharded; configure the present number",
+			"queue", name, "configured", on.rules.Shards, "shards", found.Shards)
 	}
 	on.shards = found.Shards
 	on.metrics.Shards.Set(float64(found.Shards))

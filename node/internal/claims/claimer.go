@@ -23,7 +23,8 @@ type claimer[R Runner] struct {
 	c          *Claims[R]
 	firstTries map[lowkiq.Shard]time.Duration   // Now() of the first attempt to claim a shard; deleted once claimed
 	subscribed map[lowkiq.Shard]*protocol.Shard // shards whose wake-ups Redis was asked for
-	// ownedElsewhere counts the shards of the last round that live instances own.
+	// ownedElsewhere counts the shards of the last round that live instances own, or that nobody can own yet because
+	// their jobs are on the way from the former shards of their queue.
 	ownedElsewhere int
 }
 
@@ -139,6 +140,7 @@ func (cl *claimer[R]) claimPage(ctx context.Context, page []*protocol.Shard, eli
 	}
 	holders := map[string]holderState{}
 	var mu sync.Mutex
+	var moving int // guarded by mu
 	var group errgroup.Group
 	group.SetLimit(maxConcurrentClaims)
 	for i, s := range page {
@@ -154,12 +156,15 @@ func (cl *claimer[R]) claimPage(ctx context.Context, page []*protocol.Shard, eli
 			continue
 		}
 		group.Go(func() error {
-			o := cl.c.claimShard(s, owners[i], cause)
-			if o == nil {
-				return nil
-			}
+			o, err := cl.c.claimShard(s, owners[i], cause)
 			mu.Lock()
 			defer mu.Unlock()
+			if errors.Is(err, protocol.ErrMoving) {
+				moving++
+			}
+			if err != nil {
+				return nil
+			}
 			claimed++
 			cl.c.p.Observer.Claimed(o.Claim, cl.c.p.Now()-cl.firstTries[s.Shard])
 			delete(cl.firstTries, s.Shard)
@@ -167,7 +172,9 @@ func (cl *claimer[R]) claimPage(ctx context.Context, page []*protocol.Shard, eli
 			return nil
 		})
 	}
-	return claimed, group.Wait() // claims return no errors
+	group.Wait() //nolint:errcheck // never returns an error
+	cl.ownedElsewhere += moving
+	return claimed, nil
 }
 
 // requestRelease asks the holder for the shard, because it may not know that it holds the shard.
@@ -202,15 +209,15 @@ func (c *Claims[R]) mayTrustOwners(ctx context.Context, owners []protocol.Owner)
 	return entry.Lease != nil
 }
 
-// claimShard starts a runner for a shard if Redis grants the claim, and returns nil otherwise. The request must outlive the
+// claimShard starts a runner for a shard if Redis grants the claim, and returns an error otherwise. The request must outlive the
 // supervisor. If it were cancelled after Redis has executed it, this instance would own a shard that it does not know about.
-func (c *Claims[R]) claimShard(s *protocol.Shard, owner protocol.Owner, cause step) *Owned[R] {
+func (c *Claims[R]) claimShard(s *protocol.Shard, owner protocol.Owner, cause step) (*Owned[R], error) {
 	claim, err := c.p.Redis.Claim(c.p.IO, s, c.p.Instance, protocol.Cause(cause), owner)
 	if err != nil {
-		if !errors.Is(err, protocol.ErrHeld) {
+		if !errors.Is(err, protocol.ErrHeld) && !errors.Is(err, protocol.ErrMoving) {
 			c.p.OpFailed("claim", s.Shard, err)
 		}
-		return nil
+		return nil, err
 	}
 	if cause == seize {
 		c.p.Log.Info("shard seized", "shard", s.Shard, "from", owner.Instance, "fence", claim.Fence, "recovered", claim.Recovered, "buried", claim.Buried)
@@ -221,5 +228,5 @@ func (c *Claims[R]) claimShard(s *protocol.Shard, owner protocol.Owner, cause st
 	if !c.isPresent(s) { // its queue has got other shards meanwhile, and may have found no runner of its former shards
 		o.Runner.Revoke()
 	}
-	return o
+	return o, nil
 }

@@ -57,7 +57,8 @@ import (
 // Redis may or may not have executed it.
 type Redis interface {
 	Owners(context.Context, []*protocol.Shard) ([]protocol.Owner, error)
-	// Claim makes an instance the owner if the claim in Redis is still seen. Otherwise it returns protocol.ErrHeld.
+	// Claim makes an instance the owner if the claim in Redis is still seen. Otherwise it returns protocol.ErrHeld. It
+	// returns protocol.ErrMoving if nobody can own the shard yet.
 	Claim(ctx context.Context, s *protocol.Shard, instance string, cause protocol.Cause, seen protocol.Owner) (*protocol.Claim, error)
 	Release(context.Context, *protocol.Claim) error
 	// Adopt returns the claim that an instance has with this fence. It does not ask Redis.

@@ -73,6 +73,7 @@ type world struct {
 	shards   *[]*protocol.Shard                     // as registered
 	sets     map[*protocol.Shard]*[]*protocol.Shard // all shards with the shards of their time
 	gone     map[*protocol.Shard]bool               // former shards whose keys are deleted
+	closed   time.Time                              // until when nobody can own a shard
 	owners   map[*protocol.Shard]protocol.Owner
 	leases   map[string]time.Time // when they expire
 	index    map[string][]byte
@@ -110,6 +111,9 @@ func (w *world) register() {
 		w.sets[s] = &fresh
 	}
 	w.shards = &fresh
+	if len(w.procs) > 0 && w.IntN(2) == 0 { // their jobs are on their way
+		w.closed = time.Now().Add(w.Below(ttl))
+	}
 	w.Trace("the queue has %d other shards, former shards deleted: %v", len(fresh), gone)
 }
 
@@ -471,6 +475,34 @@ func TestOtherShards(t *testing.T) {
 		}
 		if p.current.Load() != in {
 			t.Error("the instance has ended")
+		}
+	})
+}
+
+// TestClosedShards: shards that nobody can own yet are claimed as soon as they may be. Until then the process lacks none, and
+// reports no failure.
+func TestClosedShards(t *testing.T) {
+	runCalmly(t, time.Second, func(t *testing.T, w *world, p *process) {
+		in := p.current.Load()
+		w.register()
+		w.mu.Lock()
+		w.closed = time.Now().Add(time.Hour)
+		w.mu.Unlock()
+		in.keeper.RenewNow()
+		awaitCondition(t, "n1 has left the former shards", func() bool { return p.countOwned() == 0 })
+		time.Sleep(10 * time.Second)
+		if !in.owned.Load() {
+			t.Error("the process says that it lacks shards")
+		}
+		w.mu.Lock()
+		w.closed = time.Time{}
+		w.mu.Unlock()
+		for _, s := range *w.registered() {
+			in.claims.RetryFreed(s.Shard)
+		}
+		took := awaitCondition(t, "n1 has the present shards", func() bool { return p.countOwned() == len(*w.registered()) })
+		if took > minRetry/2 {
+			t.Errorf("claimed after %s, want much less than %s", took, minRetry)
 		}
 	})
 }

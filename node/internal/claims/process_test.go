@@ -191,7 +191,11 @@ func (in *instance) claimsProcess() Process[*worker] {
 			other := w.ofBoot(id.Start)
 			return other != nil && other.crashed.Load() && (len(other.boot)+len(p.boot))%2 == 0
 		},
-		Gossip: in.gossip, Start: in.run, OpFailed: func(string, any, error) {},
+		Gossip: in.gossip, Start: in.run, OpFailed: func(op string, _ any, err error) {
+			if errors.Is(err, protocol.ErrMoving) {
+				w.Fault("%s: reported although it only has to wait: %v", op, err)
+			}
+		},
 		Observer: Observer{
 			Claimed: func(*protocol.Claim, time.Duration) {}, Removed: func(lowkiq.Shard) {
 				if p.present() == nil {
@@ -329,6 +333,9 @@ func (in *instance) Claim(ctx context.Context, s *protocol.Shard, name string, c
 		owner := w.owners[s]
 		if w.gone[s] {
 			return nil, errors.New("the shard is deleted")
+		}
+		if s != ghost && time.Now().Before(w.closed) {
+			return nil, fmt.Errorf("shard %s: %w", s.Shard, protocol.ErrMoving)
 		}
 		if owner != seen || owner.Instance != "" && cause == protocol.Fresh {
 			return nil, protocol.ErrHeld

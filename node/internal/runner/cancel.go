@@ -65,6 +65,17 @@ func (c *canceller) reasons() map[string]protocol.Cancellation {
 	return c.by
 }
 
+// CancelAll cancels all handler calls of the shard. It may be called again for calls that have begun meanwhile.
+func (r *Runner) CancelAll(why protocol.Cancellation) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, l := range r.state.lanes {
+		for _, id := range l.ids {
+			l.canceller.cancel(id, why)
+		}
+	}
+}
+
 // Cancel cancels the handler call that has an id. It returns false if no call has the id. It also returns false while all calls
 // are being cancelled anyway, because the shard is lost or the time of the shutdown is over. All jobs in flight go back then.
 func (r *Runner) Cancel(id string, why protocol.Cancellation) bool {
