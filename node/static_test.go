@@ -129,3 +129,37 @@ func TestSplitterPanics(t *testing.T) {
 		t.Errorf("got %v, want an error that names the Splitter", err)
 	}
 }
+
+// TestSplitterIsAskedAgain checks that the Splitter chooses again when a queue has got other shards. A panic then ends Run as
+// well.
+func TestSplitterIsAskedAgain(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	ended := make(chan error, 1)
+	n, err := New(Config{Redis: srv.URL(), TTL: calmTTL, Splitter: func(shards []lowkiq.Shard) []lowkiq.Shard {
+		if len(shards) == 7 {
+			panic("no plan")
+		}
+		return shards[1:]
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Handle(QueueConfig{Name: "orders"}, lowkiq.HandlerFunc(nothing)); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	go func() { ended <- n.Run(ctx) }()
+	run := &running{Node: n, t: t}
+	await(t, "all shards but the first", func() bool { return run.owns() == 15 })
+	first := run.instance()
+	register(t, srv.Addr(), "orders", `{"shards":5,"layout":2}`)
+	run.renew()
+	await(t, "all present shards but the first", func() bool { return run.owns() == 4 && first.claims.Get(lowkiq.Shard{Queue: "orders"}) == nil })
+	register(t, srv.Addr(), "orders", `{"shards":7,"layout":3}`)
+	first.keeper.RenewNow()
+	if err := receive(t, "the node's end", ended); err == nil || !strings.HasPrefix(err.Error(), "node: the Splitter of the node's configuration panics: no plan\n") {
+		t.Errorf("got %v, want an error that names the Splitter", err)
+	}
+}
