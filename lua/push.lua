@@ -14,7 +14,7 @@
 --       If there are fewer characters than jobs, the caller sends the rest again. The cost of a job
 --       depends on the payloads that wait for its id: up to 16 KiB, or 32 payloads that move to the
 --       spill. Redis serves no other client meanwhile.
--- Errors: REMOVED mark: the queue is deleted, and nothing was stored; see remove_shard.lua
+-- Errors: REMOVED mark: the queue is deleted, and nothing was stored; see freeze.lua
 -- Keeps I2 (stored before the answer) and I3 (default scores rise strictly within a shard; no payload
 -- of an id is stored after the refusal of an earlier payload of the same push).
 --

@@ -107,7 +107,7 @@ func (s *Shard) clearMark(ctx context.Context, refusal error) error {
 	if keys := s.registry.db.Keys.Shard(s.Queue, entry.Layout, s.Index); entry.isDeleted() || keys.Count != s.keys.Count {
 		return fmt.Errorf("%w %q: %w", lowkiq.ErrUnknownQueue, s.Queue, mark)
 	}
-	_, err = s.Run(ctx, s.registry.db.Scripts.RemoveShard, "restore", mark.token, "")
+	_, err = s.Run(ctx, s.registry.db.Scripts.Freeze, "thaw", RemovedMark(mark.token))
 	return err
 }
 

@@ -220,54 +220,47 @@ func (r *Removal) swapEntry(ctx context.Context, next protocol.RegistryEntry) er
 	return nil
 }
 
-// runStep runs a step of lua/remove_shard.lua on all shards, and calls see with their answers.
-func (r *Removal) runStep(ctx context.Context, step, token, force string, see func(*protocol.Shard, []any) error) error {
-	for part := range slices.Chunk(r.q.All(), shardsPerStep) {
-		calls := make([]*redisdb.Call, len(part))
-		for i, s := range part {
-			calls[i] = &redisdb.Call{Script: r.client.DB().Scripts.RemoveShard, Keys: s.Keys().For(r.client.DB().Scripts.RemoveShard), Args: []any{step, token, force}}
-		}
-		r.client.DB().RunAll(ctx, calls)
-		for i, call := range calls {
-			answer, _ := call.Reply.([]any)
-			if call.Err == nil && len(answer) == 0 {
-				call.Err = fmt.Errorf("remove_shard answered %v", call.Reply)
-			}
-			if call.Err == nil {
-				call.Err = see(part[i], answer)
-			}
-			if call.Err != nil {
-				return fmt.Errorf("shard %s: %w", part[i], call.Err)
-			}
-		}
-	}
-	return nil
+// mark is the mark of the deletion; see lua/freeze.lua.
+func (r *Removal) mark() string { return protocol.RemovedMark(r.entry.Removing) }
+
+// freeze runs a step of lua/freeze.lua on all shards, and calls see with their answers.
+func (r *Removal) freeze(ctx context.Context, step, mark, how string, see func(*protocol.Shard, []any) error) error {
+	return protocol.RunEach(ctx, r.client.DB().Scripts.Freeze, r.q.All(), func(*protocol.Shard) []any { return []any{step, mark, how, ""} }, see)
 }
 
 // Mark marks all shards and counts their contents. Then it checks that the entry still has the token and that no node
 // handles the queue. After Mark the contents cannot change any more.
 func (r *Removal) Mark(ctx context.Context) error {
-	force := ""
+	want := "empty"
 	if r.Force {
-		force = "1"
+		want = "unowned"
 	}
 	r.found = Deleted{} // counted again, each shard at the instant of its mark
-	err := r.runStep(ctx, "mark", r.entry.Removing, force, func(_ *protocol.Shard, answer []any) error {
-		if answer[0] == "HELD" && len(answer) == 2 {
+	var see func(s *protocol.Shard, answer []any) error
+	see = func(s *protocol.Shard, answer []any) error {
+		switch answer[0] {
+		case "HELD":
 			return heldByError(answer[1])
+		case "OTHER": // of a deletion that was given up
+			reply, err := s.Refreeze(ctx, redisdb.Text(answer[1]), r.mark(), want, "")
+			if err != nil {
+				return err
+			}
+			return see(s, reply)
 		}
-		n := func(i int) int { v, _ := answer[i].(int64); return int(v) }
-		if len(answer) < 5 {
-			return fmt.Errorf("remove_shard answered %v", answer)
+		frozen, err := protocol.ReadFrozen(answer)
+		if err != nil {
+			return err
 		}
+		has := Deleted{Jobs: frozen.IDs, Morgue: frozen.Buried, Aside: frozen.Aside, States: frozen.States}
 		if answer[0] == "FILLED" {
-			return r.notEmptyError(Deleted{Jobs: n(1), Morgue: n(2), Aside: n(3), States: n(4)})
+			return r.notEmptyError(has)
 		}
-		r.found.Jobs, r.found.Morgue = r.found.Jobs+n(1), r.found.Morgue+n(2)
-		r.found.Aside, r.found.States = r.found.Aside+n(3), r.found.States+n(4)
+		r.found.Jobs, r.found.Morgue = r.found.Jobs+has.Jobs, r.found.Morgue+has.Morgue
+		r.found.Aside, r.found.States = r.found.Aside+has.Aside, r.found.States+has.States
 		return nil
-	})
-	if err != nil {
+	}
+	if err := r.freeze(ctx, "freeze", r.mark(), want, see); err != nil {
 		return err
 	}
 	// A node may have registered the queue before the entry had the token, and got its lease since.
@@ -285,8 +278,8 @@ func (r *Removal) Mark(ctx context.Context) error {
 // GiveUp takes back the steps of the deletion if cause is a refusal, so that the queue is as before. After another
 // error the deletion can go on later, and GiveUp leaves everything as it is. It returns an error with cause.
 func (r *Removal) GiveUp(ctx context.Context, cause error) error {
-	token, whole := r.entry.Removing, r.entry
-	if token == "" {
+	mark, whole := r.mark(), r.entry
+	if whole.Removing == "" {
 		return cause
 	}
 	if !errors.Is(cause, ErrHandled) && !errors.Is(cause, ErrNotEmpty) && !errors.Is(cause, ErrChanged) {
@@ -296,7 +289,7 @@ func (r *Removal) GiveUp(ctx context.Context, cause error) error {
 	if err := r.swapEntry(ctx, whole); err != nil && !errors.Is(err, ErrChanged) {
 		return r.unfinishedError(errors.Join(cause, err))
 	}
-	if err := r.runStep(ctx, "restore", token, "", func(*protocol.Shard, []any) error { return nil }); err != nil {
+	if err := r.freeze(ctx, "thaw", mark, "", func(*protocol.Shard, []any) error { return nil }); err != nil {
 		return errors.Join(cause, err) // the first push or claim that a mark stops removes it
 	}
 	return cause
@@ -304,7 +297,7 @@ func (r *Removal) GiveUp(ctx context.Context, cause error) error {
 
 // Remove deletes the contents of all shards, which must have the mark.
 func (r *Removal) Remove(ctx context.Context) error {
-	return r.runStep(ctx, "remove", r.entry.Removing, "", func(_ *protocol.Shard, answer []any) error {
+	return r.freeze(ctx, "drop", r.mark(), "0", func(_ *protocol.Shard, answer []any) error {
 		if answer[0] == "STALE" {
 			return fmt.Errorf("%w: another deletion of the queue was given up meanwhile", ErrChanged)
 		}

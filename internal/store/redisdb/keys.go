@@ -194,27 +194,57 @@ type ShardKeys struct {
 	Since                            string // the first push of each id that later pushes delay
 	Progress                         string // progress of ids in flight
 	From                             string // number of the last delivery by source
+	Coming                           string // what a closed shard waits for, see lua/take.lua
 	Reply                            string // beginning of the keys of replies to calls, see ReplyTo
 	Wake                             string // channel that wakes the owner
 }
 
-// Shard returns the keys of a shard.
-func (k Keys) Shard(queue string, layout, index int) ShardKeys {
-	tag := "lk:{" + shardTag(k.cluster+"/"+queue+"/"+strconv.Itoa(layout), index) + "}:"
-	return ShardKeys{
-		Tag:  tag,
-		Jobs: tag + "jobs", Ready: tag + "ready", Due: tag + "due", Retry: tag + "retry", Blocked: tag + "blocked", Stale: tag + "stale", Urgent: tag + "urgent",
-		Late: tag + "late", Postponed: tag + "postponed",
-		Claim: tag + "claim", Flight: tag + "flight", Parked: tag + "parked",
-		Suspects: tag + "suspects", Crashes: tag + "crashes",
-		Morgue: tag + "morgue", Dead: tag + "dead",
-		Count: tag + "count", Spill: tag + "spill", Spillx: tag + "spillx", Aside: tag + "aside",
-		Journal: tag + "journal", Journalx: tag + "journalx",
-		States: tag + "states", Statesx: tag + "statesx", Reply: tag + "reply",
-		Progress: tag + "progress", Since: tag + "since", From: tag + "from",
-		Wake: tag + "wake",
+// Freeze says what lua/freeze.lua does to a key of a shard that it freezes.
+type Freeze string
+
+// The fates of keys. The first three are the blocks of keys in the head of lua/freeze.lua.
+const (
+	Moves  Freeze = "moves"  // it gets the name that Old returns
+	Empty  Freeze = "empty"  // it must not exist, or nobody needs it after the last flight
+	Stays  Freeze = "stays"  // it stays readable under its name
+	NotKey Freeze = "no key" // it is no name of a key
+)
+
+// ShardKey is a key of a shard.
+type ShardKey struct {
+	Name   string // without the tag
+	Type   string // in Redis
+	Freeze Freeze
+	field  *string
+}
+
+// List returns all keys of a shard, in the order of lua/freeze.lua. It alone lists keys: types, the keys of scripts and
+// what a change of the number of shards copies come from it.
+func (k *ShardKeys) List() []ShardKey {
+	return []ShardKey{
+		{"count", "hash", Moves, &k.Count}, {"claim", "hash", Moves, &k.Claim}, {"jobs", "hash", Moves, &k.Jobs},
+		{"ready", "list", Moves, &k.Ready}, {"due", "zset", Moves, &k.Due}, {"retry", "zset", Moves, &k.Retry}, {"blocked", "zset", Moves, &k.Blocked},
+		{"suspects", "list", Moves, &k.Suspects}, {"crashes", "hash", Moves, &k.Crashes},
+		{"stale", "hash", Moves, &k.Stale}, {"urgent", "zset", Moves, &k.Urgent}, {"late", "hash", Moves, &k.Late}, {"postponed", "zset", Moves, &k.Postponed},
+		{"morgue", "hash", Moves, &k.Morgue}, {"dead", "zset", Moves, &k.Dead}, {"spill", "zset", Moves, &k.Spill}, {"spillx", "hash", Moves, &k.Spillx},
+		{"aside", "hash", Moves, &k.Aside}, {"states", "hash", Moves, &k.States}, {"statesx", "zset", Moves, &k.Statesx}, {"since", "zset", Moves, &k.Since},
+		{"flight", "list", Empty, &k.Flight}, {"parked", "hash", Empty, &k.Parked}, {"progress", "hash", Empty, &k.Progress}, {"coming", "hash", Empty, &k.Coming},
+		{"from", "hash", Stays, &k.From}, {"journal", "stream", Stays, &k.Journal}, {"journalx", "list", Stays, &k.Journalx},
+		{"reply", "", NotKey, &k.Reply}, {"wake", "", NotKey, &k.Wake},
 	}
 }
+
+// Shard returns the keys of a shard.
+func (k Keys) Shard(queue string, layout, index int) ShardKeys {
+	keys := ShardKeys{Tag: "lk:{" + shardTag(k.cluster+"/"+queue+"/"+strconv.Itoa(layout), index) + "}:"}
+	for _, key := range keys.List() {
+		*key.field = keys.Tag + key.Name
+	}
+	return keys
+}
+
+// Old returns the name of a key after a freeze.
+func (k *ShardKeys) Old(name string) string { return k.Tag + "old:" + name }
 
 // ReplyTo returns the key of the reply to a call.
 func (k *ShardKeys) ReplyTo(token string) string { return k.Reply + ":" + token }
@@ -235,14 +265,12 @@ func (k *ShardKeys) For(script *Script) []string {
 // Types maps each key of a shard to the type that it has in Redis.
 func (k *ShardKeys) Types() map[string]string {
 	types := map[string]string{}
-	for kind, keys := range map[string][]string{
-		"hash":   {k.Jobs, k.Claim, k.Parked, k.Crashes, k.Morgue, k.Count, k.Spillx, k.Aside, k.Stale, k.Late, k.States, k.Progress, k.From},
-		"list":   {k.Ready, k.Flight, k.Suspects, k.Journalx},
-		"stream": {k.Journal},
-		"zset":   {k.Due, k.Retry, k.Blocked, k.Dead, k.Spill, k.Statesx, k.Since, k.Postponed, k.Urgent},
-	} {
-		for _, key := range keys {
-			types[key] = kind
+	for _, key := range k.List() {
+		if key.Freeze != NotKey {
+			types[k.Tag+key.Name] = key.Type
+		}
+		if key.Freeze == Moves {
+			types[k.Old(key.Name)] = key.Type
 		}
 	}
 	return types

@@ -1,7 +1,10 @@
 package redisdb
 
 import (
+	"fmt"
+	"reflect"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -52,5 +55,33 @@ func TestScriptsNameKeys(t *testing.T) {
 	}
 	if pop, ack := k.For(scripts.Pop), k.For(scripts.Ack); !slices.Equal(ack, pop[:len(ack)]) {
 		t.Errorf("ack has keys %v, want the first of pop's, %v", ack, pop)
+	}
+}
+
+// freeze.lua has all keys of a shard: first those that move, then as many names for them, then the others. The list says
+// what a freeze does to each key, so nobody can forget a new key.
+func TestFreezeHasAllKeys(t *testing.T) {
+	t.Parallel()
+	var moves, old, others []string
+	for _, key := range new(ShardKeys).List() {
+		switch key.Freeze {
+		case Moves:
+			moves, old = append(moves, key.Name), append(old, "old:"+key.Name)
+		case Empty, Stays:
+			others = append(others, key.Name)
+		case NotKey:
+		default:
+			t.Errorf("key %s: freeze is %q, want what lua/freeze.lua does to it", key.Name, key.Freeze)
+		}
+	}
+	if got, want := NewScripts().Freeze.keys, slices.Concat(moves, old, others); !slices.Equal(got, want) {
+		t.Errorf("freeze.lua has keys\n%v, want\n%v", got, want)
+	}
+	if !strings.Contains(NewScripts().Freeze.text, fmt.Sprintf("local moved = %d ", len(moves))) {
+		t.Errorf("freeze.lua: want it to move %d keys", len(moves))
+	}
+	fields := reflect.VisibleFields(reflect.TypeFor[ShardKeys]())
+	if len(fields) != 1+len(new(ShardKeys).List()) {
+		t.Errorf("ShardKeys has %d fields, and its list %d keys; want all but Tag", len(fields), len(new(ShardKeys).List()))
 	}
 }

@@ -51,14 +51,13 @@ func (s *Script) SetText(text string) {
 	s.text, s.sha = text, hex.EncodeToString(sum[:])
 }
 
-// shardKeys has the names of a shard's keys.
+// shardKeys has the names of a shard's keys in the heads of scripts.
 var shardKeys = func() map[string]bool {
 	names := map[string]bool{}
-	var k ShardKeys = Keys{}.Shard("", 0, 0)
-	for key := range k.Types() {
-		names[strings.TrimPrefix(key, k.Tag)] = true
+	for _, key := range new(ShardKeys).List() {
+		names[key.Name] = true
+		names["old:"+key.Name] = key.Freeze == Moves
 	}
-	names["reply"] = true
 	return names
 }()
 
@@ -71,7 +70,7 @@ type Scripts struct {
 	Reply, Note                                             *Script
 	Claim, Resume, Release, Aside                           *Script
 	Delete, Kill, RunNow, Requeue, MorgueDelete, MorgueTrim *Script
-	Register, Swap, RemoveShard, Rules                      *Script
+	Register, Swap, Freeze, Rules                           *Script
 	LeaseNew, Lease, ClusterSwap, Mark                      *Script
 	Stats, Slice, Line, Scan, Search, Show, Runs            *Script
 	Permit, Rate, Group, GroupReset, Regroup                *Script

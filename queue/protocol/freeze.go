@@ -1,0 +1,92 @@
+package protocol
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/lowkiq/lowkiq/internal/store/redisdb"
+)
+
+// A shard is taken out of use by a mark, with lua/freeze.lua: for the deletion of its queue (package queue/remove), or
+// for another number of shards (package queue/reshard).
+
+// RemovedMark returns the mark of a deletion.
+func RemovedMark(token string) string { return "removed " + token }
+
+// MovedMark returns the mark of a change of the number of shards. layout is the number of the new layout.
+func MovedMark(layout int) string { return "moved " + strconv.Itoa(layout) }
+
+// Frozen describes a frozen shard.
+type Frozen struct {
+	Last              string // the last score (us) that a push got, "0" if none did
+	At                int64  // when it was frozen, in us of Redis's clock
+	Oldest            string // since when its longest waiting job waits (us), "" if none does
+	Fence             int64  // the last fence of its claims, 0 if there was none
+	IDs               int    // ids that are not done
+	BuriedIDs, Buried int    // ids and payloads in the morgue
+	Aside, States     int    // records set aside; ids with states
+	Processed, Failed int64  // see Stats
+}
+
+// ReadFrozen reads the answer OK or FILLED of lua/freeze.lua.
+func ReadFrozen(answer []any) (f Frozen, err error) {
+	if len(answer) != 10 || answer[0] != "OK" && answer[0] != "FILLED" {
+		return f, fmt.Errorf("freeze answered %v", answer)
+	}
+	if mark := strings.Split(redisdb.Text(answer[1]), " "); len(mark) == 5 {
+		f.Last, f.Oldest = mark[2], mark[4]
+		if f.At, err = strconv.ParseInt(mark[3], 10, 64); err != nil {
+			return f, fmt.Errorf("the mark of the shard is %q: %w", answer[1], err)
+		}
+	}
+	n := func(i int) int { return int(redisdb.Int(answer[i])) }
+	f.Fence, f.IDs, f.BuriedIDs, f.Buried, f.Aside, f.States = redisdb.Int(answer[2]), n(3), n(4), n(5), n(6), n(7)
+	f.Processed, f.Failed = redisdb.Int(answer[8]), redisdb.Int(answer[9])
+	return f, nil
+}
+
+// Refreeze replaces another mark of a shard, whose deletion or change was given up. It returns the answer of
+// lua/freeze.lua to freeze.
+func (s *Shard) Refreeze(ctx context.Context, other, mark, want, oldest string) ([]any, error) {
+	parts := strings.SplitN(other, " ", 3)
+	if len(parts) < 3 {
+		return nil, fmt.Errorf("the mark of the shard is %q", other)
+	}
+	if _, err := s.Run(ctx, s.DB().Scripts.Freeze, "thaw", parts[0]+" "+parts[1]); err != nil {
+		return nil, err
+	}
+	reply, err := s.Run(ctx, s.DB().Scripts.Freeze, "freeze", mark, want, oldest)
+	return redisdb.List(reply), err
+}
+
+// RunEach runs a script on shards, in pipelines of 200, and calls see with each answer, which is a list that is not empty.
+// It returns the first error, after it has seen the answers of that pipeline.
+func RunEach(ctx context.Context, script *redisdb.Script, shards []*Shard, args func(*Shard) []any, see func(*Shard, []any) error) error {
+	for part := range slices.Chunk(shards, 200) {
+		calls := make([]*redisdb.Call, len(part))
+		for i, s := range part {
+			calls[i] = &redisdb.Call{Script: script, Keys: s.keys.For(script), Args: args(s)}
+		}
+		shards[0].registry.db.RunAll(ctx, calls)
+		var first error
+		for i, call := range calls {
+			answer, err := redisdb.List(call.Reply), call.Err
+			if err == nil && len(answer) == 0 {
+				err = fmt.Errorf("%s answered %v", script.Name, call.Reply)
+			}
+			if err == nil {
+				err = see(part[i], answer)
+			}
+			if err != nil && first == nil {
+				first = fmt.Errorf("shard %s: %w", part[i], err)
+			}
+		}
+		if first != nil {
+			return first
+		}
+	}
+	return nil
+}
