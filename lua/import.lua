@@ -56,6 +56,7 @@ local most, most_bytes = tonumber(ARGV[1]), tonumber(ARGV[2])
 --#include spill
 --#include waiting
 --#include measure
+--#include takein
 --#include morgue
 
 -- at has the place of each part in ARGV. plain has the number of a part of the first shape. Most parts
@@ -155,28 +156,6 @@ local function beyond(part, job, there)
   return n > most and '2' or bytes > most_bytes and '3' or nil
 end
 
--- weigh_spill adds the cost of payloads that go to the spill. Each is looked up, and written twice.
-local function weigh_spill(id, n, bytes) weigh(n, bytes + 2 * n * #id) end
-
--- lay puts the payloads of a part into the spill before the waiting payloads. The first part of an entry has
--- reserved places for all parts.
-local function lay(part, job, there, from)
-  weigh_spill(part.id, job.n, job.bytes)
-  local all = there or {n = 0, bytes = 0, next = from, shift = 0}
-  all.retry, all.at, all.since, all.group, all.err = job.retry, job.at, job.since, job.group, job.err
-  if there and not there.crowded then
-    spill_open(KEY.spill, KEY.spillx, 'w', part.id, all, from)
-  end
-  if part.base == 0 then
-    all.next = all.next + part.total
-    part.base = spill_middle - all.next + 1
-  end
-  local place = part.base + part.first + part.skip
-  all.next = math.max(all.next, spill_middle - part.base + 1, place + job.n - spill_middle + 1)
-  spill_put(KEY.spill, KEY.spillx, 'w', part.id, all, keyed(job, place), true)
-  return head('s', all)
-end
-
 local ready, wake, lined, joins = {}, nil, false, false
 
 -- Records of new ids are written together.
@@ -269,17 +248,6 @@ local function move(id, job, place)
   mark_late(id, job.retry >= 0)
 end
 
--- unite returns the record of the waiting job with the part.
-local function unite(part, job, there, record, from)
-  if part.total == part.count and not (there and there.crowded) then
-    local n, bytes = job.n + (there and there.n or 0), job.bytes + (there and there.bytes or 0)
-    if not spill_small(n, bytes) then weigh_spill(part.id, n, bytes) end
-    if there then weigh(math.floor(job.n * there.n / 32), 0) end -- each payload is compared with each
-    return spill_join(KEY.spill, KEY.spillx, 'w', part.id, job, record or nil, from)
-  end
-  return lay(part, job, there, from)
-end
-
 -- wait stores a part that waits, and returns its character.
 local function wait(part, job)
   local id, record = part.id, records[part.id]
@@ -316,7 +284,7 @@ local function wait(part, job)
     job.retry = -1
     if begins and job.at > now then redis.call('ZREM', KEY.since, id) end
     if there and job.err == '' then job.err = there.err end
-    redis.call('HSET', KEY.parked, id, unite(part, job, there, record, from))
+    redis.call('HSET', KEY.parked, id, unite('w', part, job, there, record, from))
     joins = joins or not record
     return '0'
   end
@@ -325,7 +293,7 @@ local function wait(part, job)
     place, at = place_of(id)
     reconcile(job, there, place, at)
   end
-  records[id] = unite(part, job, there, record, from)
+  records[id] = unite('w', part, job, there, record, from)
   redis.call('HSET', KEY.jobs, id, records[id])
   if not there then arrive(id, job, entombed) elseif begins then move(id, job, place) end
   return '0'
