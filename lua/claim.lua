@@ -1,14 +1,15 @@
 -- claim: become the owner of a shard.
 --
 --#keys claim jobs ready flight parked crashes suspects spill spillx late postponed morgue dead count due retry
---#keys journal journalx reply progress urgent stale
+--#keys journal journalx reply progress urgent stale coming
 -- ARGV  1 instance  2 cause: fresh, self or seize  3 the fence that the caller has read ('0' if none)
 --       4 the holder that the caller has read ('' if none)
 -- Returns {'OK', fence, recovered jobs, payloads buried as crashes, ids that are still in flights (see
 --         resume.lua), held ids (see held.lua), the rule of groups (see regroup.lua)}
 --         {'STALE', holder, fence}  the claim has changed since the caller read it; nothing happens
 --         {'HELD', holder, fence}   the cause is fresh, and another instance holds the shard
---         {'REMOVED', mark, fence}  the queue is deleted; see remove_shard.lua
+--         {'REMOVED', mark, fence}  the shard is out of use; see freeze.lua
+--         {'CLOSED', '', fence}     jobs of a former layout still come to the shard; see take.lua
 -- Keeps I1 (a shard has one holder, and its fence always rises, even if Redis lost it) and I2.
 --
 -- The new fence is at least Redis's clock in milliseconds. So it is above all earlier fences also after
@@ -27,6 +28,7 @@ if fence ~= ARGV[3] or holder ~= ARGV[4] then return {'STALE', holder, fence} en
 if holder ~= '' and ARGV[2] == 'fresh' then return {'HELD', holder, fence} end
 local mark = redis.call('HGET', KEY.count, 'last') or 0
 if not tonumber(mark) then return {'REMOVED', 'REMOVED ' .. mark, fence} end
+if redis.call('EXISTS', KEY.coming) == 1 then return {'CLOSED', '', fence} end
 
 --#include judge
 --#include held

@@ -1,11 +1,12 @@
 -- stats: the figures of a shard. Reads only.
 --
---#keys jobs ready due retry blocked flight suspects count dead claim stale parked late postponed urgent
+--#keys jobs ready due retry blocked flight suspects count dead claim stale parked late postponed urgent coming
 -- Returns {now us, ready, scheduled, retry, in flight, blocked, ids in the morgue, payloads in the
 --         morgue, processed, failed, the time (us) since which the longest waiting job waits or '', holder, fence,
 --         failed ids in ready, lines left out of the journal, held}
 -- The longest waiting job is the first of the ready list or of the urgent ids, a job that became due since
--- the last pop, a postponed job, or a job that was pushed to an id in flight. The ready list is in order of
+-- the last pop, a postponed job, a job that was pushed to an id in flight, or a job that still comes from a former
+-- layout (take.lua). The ready list is in order of
 -- due times, with three exceptions: a push with a due time in the past, a push during a flight that has
 -- ended, and an id that took the entry of an earlier job or of its own. So the script takes the oldest of
 -- the first 16 jobs. Urgent ids are in order, except that ids of one push are 1 us apart.
@@ -81,6 +82,7 @@ see_line(KEY.suspects, 0) -- a stale id that is here has its obsolete entry in r
 local urgent = redis.call('ZRANGEBYSCORE', KEY.urgent, 0, '+inf', 'LIMIT', 0, 16)
 for i = 1, #urgent do see_job(redis.call('HGET', KEY.jobs, urgent[i]) or '') end
 see_parked()
+see(tonumber(redis.call('HGET', KEY.coming, 'due') or nil))
 for _, key in ipairs({KEY.due, KEY.retry, KEY.postponed}) do
   see(tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]))
 end

@@ -46,6 +46,11 @@ func (c *Client) Stats(ctx context.Context, shards ...*Shard) ([]Stats, error) {
 	return readStats(ctx, c.db, shards)
 }
 
+// ReadStats is [Client.Stats] for shards of a client; there must be at least one.
+func ReadStats(ctx context.Context, shards ...*Shard) ([]Stats, error) {
+	return readStats(ctx, shards[0].registry.db, shards)
+}
+
 // statsBytes is the memory that the figures of a shard take until they are answered.
 const statsBytes = 1 << 10
 

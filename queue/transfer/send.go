@@ -85,20 +85,15 @@ func (w *importRun) run(ctx context.Context) {
 	w.awaitReplicas(ctx, lines)
 }
 
-// awaitReplicas waits until replicas have the imported entries. One call per master is enough,
-// because a replica follows its master in order. It is best effort.
+// awaitReplicas waits until replicas have the imported entries. It repeats a call without entries.
 func (w *importRun) awaitReplicas(ctx context.Context, lines []*shardImport) {
-	seen := map[string]bool{}
+	var calls []*redisdb.Call
 	for _, l := range lines {
-		script := l.shard.DB().Scripts.Import
-		keys := l.shard.Keys().For(script)
-		master, err := l.shard.DB().MasterOf(ctx, keys[0])
-		if err != nil || seen[master.Address()] || l.failed {
-			continue
+		if script := l.shard.DB().Scripts.Import; !l.failed {
+			calls = append(calls, &redisdb.Call{Script: script, Keys: l.shard.Keys().For(script), Args: w.limitArgs(l)})
 		}
-		seen[master.Address()] = true
-		l.shard.DB().RunReplicated(ctx, script, keys, w.limitArgs(l)...) //nolint:errcheck // it has no entries; only the wait for replicas matters
 	}
+	w.q.Shard(0).DB().AwaitReplicas(ctx, calls) //nolint:errcheck // only the wait for replicas matters
 }
 
 // limitArgs returns the arguments before the parts.

@@ -65,3 +65,24 @@ func (db *DB) RunReplicated(ctx context.Context, s *Script, keys []string, args 
 	n, _ := waited.Int()
 	return reply, n > 0, db.explainScript(s, err)
 }
+
+// AwaitReplicas waits until a replica of each master has what was written to it before. It repeats a call for each master
+// that has replicas, because WAIT covers only the writes of its connection, and a replica follows its master in order. The
+// call must write something. AwaitReplicas is best effort: it returns no error if a replica is late.
+func (db *DB) AwaitReplicas(ctx context.Context, calls []*Call) error {
+	seen := map[string]bool{}
+	for _, call := range calls {
+		master, err := db.MasterOf(ctx, call.Keys[0])
+		if err != nil || seen[master.address] {
+			continue
+		}
+		seen[master.address] = true
+		if db.replicas.countOf(ctx, master) == 0 {
+			continue
+		}
+		if _, _, err := db.RunReplicated(ctx, call.Script, call.Keys, call.Args...); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -70,7 +70,7 @@ type Scripts struct {
 	Reply, Note                                             *Script
 	Claim, Resume, Release, Aside                           *Script
 	Delete, Kill, RunNow, Requeue, MorgueDelete, MorgueTrim *Script
-	Register, Swap, Freeze, Rules                           *Script
+	Register, Swap, Freeze, Take, Rules                     *Script
 	LeaseNew, Lease, ClusterSwap, Mark                      *Script
 	Stats, Slice, Line, Scan, Search, Show, Runs            *Script
 	Permit, Rate, Group, GroupReset, Regroup                *Script
