@@ -69,14 +69,14 @@ func eachDatabase(t *testing.T, test func(t *testing.T, db *database)) {
 	t.Run("PostgreSQL", func(t *testing.T) { t.Parallel(); test(t, newPostgres(t)) })
 }
 
-func newSQLite(t *testing.T) *database {
+func newSQLite(t testing.TB) *database {
 	dsn := "file:" + filepath.Join(t.TempDir(), "test.db") + "?_pragma=busy_timeout(20000)&_pragma=journal_mode(WAL)&_pragma=synchronous(OFF)&_txlock=immediate"
 	return openDatabase(t, SQLite, "sqlite", dsn)
 }
 
 var databases atomic.Int64
 
-func newPostgres(t *testing.T) *database {
+func newPostgres(t testing.TB) *database {
 	t.Helper()
 	dir := requirePostgres(t)
 	dsn := func(name string) string { return "host=" + dir + " user=lowkiq dbname=" + name }
@@ -92,7 +92,7 @@ func newPostgres(t *testing.T) *database {
 	return openDatabase(t, PostgreSQL, "pgx", dsn(name))
 }
 
-func openDatabase(t *testing.T, d Dialect, driver, dsn string) *database {
+func openDatabase(t testing.TB, d Dialect, driver, dsn string) *database {
 	t.Helper()
 	db, err := sql.Open(driver, dsn)
 	if err != nil {
@@ -108,7 +108,7 @@ func openDatabase(t *testing.T, d Dialect, driver, dsn string) *database {
 }
 
 // add adds pushes in a transaction of their own.
-func (db *database) add(t *testing.T, queueName string, pushes ...lowkiq.Push) {
+func (db *database) add(t testing.TB, queueName string, pushes ...lowkiq.Push) {
 	t.Helper()
 	tx, err := db.Begin()
 	if err != nil {
@@ -178,7 +178,7 @@ var postgres struct {
 // errNoPostgres means that the machine has no PostgreSQL.
 var errNoPostgres = errors.New("no initdb on PATH or in /usr/lib/postgresql")
 
-func requirePostgres(t *testing.T) (dir string) {
+func requirePostgres(t testing.TB) (dir string) {
 	t.Helper()
 	tier.Usual(t)
 	postgres.once.Do(func() { postgres.err = startPostgres() })
@@ -322,7 +322,7 @@ func (c *consumer) Handle(_ context.Context, batch *lowkiq.Batch) error {
 	return nil
 }
 
-func newClient(t *testing.T, url string) *queue.Client {
+func newClient(t testing.TB, url string) *queue.Client {
 	t.Helper()
 	client, err := queue.Open(queue.Config{Redis: url})
 	if err != nil {
