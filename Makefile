@@ -8,7 +8,7 @@ export GOFLAGS := $(shell $(GO) env GOFLAGS) -trimpath
 BUILD   := $(GO) build -o bin/
 RACE    := CGO_ENABLED=1 $(GO) test -race
 # The nested modules are separate, so that their dependencies are no dependencies of lowkiq.
-NESTED  := $(patsubst %/go.mod,%,$(wildcard lab/bench/peers/go.mod e2e/browser/go.mod deploy/check/go.mod sqloutbox/go.mod))
+NESTED  := $(patsubst %/go.mod,%,$(wildcard lab/bench/peers/go.mod e2e/browser/go.mod deploy/check/go.mod otel/go.mod sqloutbox/go.mod))
 MODULES := . $(NESTED)
 
 .DEFAULT_GOAL := help
