@@ -18,41 +18,65 @@ import (
 	"github.com/lowkiq/lowkiq/queue/browse"
 )
 
-// encrypted is a codec with which Redis keeps AES-GCM: 12 bytes nonce, then what is sealed. The
-// nonce is made of the payload, so that equal payloads are stored as equal bytes and merge; a
-// reader of Redis sees that they are equal, and how long they are.
-func encrypted(key, nonceKey []byte) (queue.Codec, error) {
-	block, err := aes.NewCipher(key)
-	if err != nil {
-		return queue.Codec{}, err
+// secret has the two keys of a number, 32 bytes each: for AES-GCM, and for the nonces.
+type secret struct{ key, nonceKey []byte }
+
+// encrypted is a codec with which Redis keeps AES-GCM: the number of the key in a byte, 12 bytes nonce, then
+// what is sealed. It encodes with the secret of the number newest and decodes with any. To rotate keys, first
+// give the new secret to all programs, and then make it the newest.
+//
+// The nonce is made of the payload, so that equal payloads are stored as equal bytes and merge. A reader of
+// Redis sees that they are equal, and how long they are. Payloads of different secrets do not merge.
+func encrypted(newest byte, secrets map[byte]secret) (queue.Codec, error) {
+	ciphers := map[byte]cipher.AEAD{}
+	for number, s := range secrets {
+		block, err := aes.NewCipher(s.key)
+		if err != nil {
+			return queue.Codec{}, fmt.Errorf("key %d: %w", number, err)
+		}
+		if ciphers[number], err = cipher.NewGCM(block); err != nil {
+			return queue.Codec{}, fmt.Errorf("key %d: %w", number, err)
+		}
 	}
-	gcm, err := cipher.NewGCM(block)
-	if err != nil {
-		return queue.Codec{}, err
+	if ciphers[newest] == nil {
+		return queue.Codec{}, fmt.Errorf("key %d is the newest, so it must be among the keys", newest)
 	}
 	encode := func(payload []byte) ([]byte, error) {
-		mac := hmac.New(sha256.New, nonceKey)
+		mac := hmac.New(sha256.New, secrets[newest].nonceKey)
 		mac.Write(payload)
-		nonce := mac.Sum(nil)[:gcm.NonceSize()]
-		return gcm.Seal(nonce, nonce, payload, nil), nil
+		stored := append([]byte{newest}, mac.Sum(nil)[:nonceBytes]...)
+		return ciphers[newest].Seal(stored, stored[1:], payload, nil), nil
 	}
 	decode := func(stored []byte) ([]byte, error) {
-		if len(stored) < gcm.NonceSize() {
+		if len(stored) < 1+nonceBytes {
 			return nil, errors.New("payload is not encrypted")
 		}
-		return gcm.Open(nil, stored[:gcm.NonceSize()], stored[gcm.NonceSize():], nil)
+		with := ciphers[stored[0]]
+		if with == nil {
+			return nil, fmt.Errorf("payload is encrypted with key %d, which this program does not have", stored[0])
+		}
+		return with.Open(nil, stored[1:1+nonceBytes], stored[1+nonceBytes:], nil)
 	}
 	return queue.Codec{Name: "aes-gcm", Encode: encode, Decode: decode}, nil
 }
 
+const nonceBytes = 12 // of AES-GCM
+
 // Payloads are stored encrypted: the node takes the codec for its client and its API, and a program
-// that only pushes gives the same rules to its own client.
+// that only pushes gives the same rules to its own client. Payloads of a former key are handled, too.
 func Example_encrypted() {
-	codec, err := encrypted(bytes.Repeat([]byte("k"), 32), bytes.Repeat([]byte("n"), 32)) // real keys are secrets
+	secrets := map[byte]secret{ // real keys are secrets
+		1: {key: bytes.Repeat([]byte("k"), 32), nonceKey: bytes.Repeat([]byte("n"), 32)},
+		2: {key: bytes.Repeat([]byte("K"), 32), nonceKey: bytes.Repeat([]byte("N"), 32)},
+	}
+	before, err := encrypted(1, secrets)
 	if err != nil {
 		log.Fatal(err)
 	}
-	rules := queue.PushRules{Codec: codec}
+	codec, err := encrypted(2, secrets)
+	if err != nil {
+		log.Fatal(err)
+	}
 
 	ctx, stop := context.WithCancel(context.Background())
 	n, err := node.New(node.Config{Redis: os.Getenv("REDIS_URL"), Cluster: "encrypted"})
@@ -80,16 +104,23 @@ func Example_encrypted() {
 		log.Fatal(err)
 	}
 	defer client.Close()
-	if err := client.SetRules("cards", rules); err != nil {
-		log.Fatal(err)
-	}
-	for _, c := range []*queue.Client{client, n.Client()} {
-		results, err := c.Push(ctx, "cards", lowkiq.Push{ID: "ann", Payload: []byte("4711")})
+	push := func(client *queue.Client, number string) {
+		results, err := client.Push(ctx, "cards", lowkiq.Push{ID: "ann", Payload: []byte(number)})
 		if err != nil {
 			log.Fatal(err)
 		}
-		fmt.Println("merged:", results[0].Merged)
+		fmt.Printf("pushed %s, merged: %t\n", number, results[0].Merged)
 	}
+	if err := client.SetRules("cards", queue.PushRules{Codec: before}); err != nil {
+		log.Fatal(err)
+	}
+	push(client, "4711")
+	if err := client.SetRules("cards", queue.PushRules{Codec: codec}); err != nil {
+		log.Fatal(err)
+	}
+	push(client, "4712")
+	push(n.Client(), "4712")
+
 	queueOfCards, err := client.Queue(ctx, "cards")
 	if err != nil {
 		log.Fatal(err)
@@ -98,14 +129,19 @@ func Example_encrypted() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println("readable in Redis:", bytes.Contains(job.Payloads[0].Data, []byte("4711")))
+	for _, p := range job.Payloads {
+		fmt.Printf("stored with key %d, readable in Redis: %t\n", p.Data[0], bytes.Contains(p.Data, []byte("471")))
+	}
 
 	if err := n.Run(ctx); err != nil {
 		log.Fatal(err)
 	}
 	// Output:
-	// merged: false
-	// merged: true
-	// readable in Redis: false
+	// pushed 4711, merged: false
+	// pushed 4712, merged: false
+	// pushed 4712, merged: true
+	// stored with key 1, readable in Redis: false
+	// stored with key 2, readable in Redis: false
 	// handled: 4711
+	// handled: 4712
 }
