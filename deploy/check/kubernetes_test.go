@@ -283,8 +283,8 @@ func TestCeiling(t *testing.T) {
 	for _, fault := range faults(trigger.Metadata["query"], exported()) {
 		t.Error(fault)
 	}
-	if trigger.Type != "prometheus" || trigger.MetricType != autoscalingv2.ValueMetricType {
-		t.Errorf("got a trigger %+v, want prometheus by value", trigger)
+	if trigger.Type != "prometheus" || trigger.MetricType != autoscalingv2.AverageValueMetricType || trigger.Metadata["threshold"] != "1" {
+		t.Errorf("got a trigger %+v, want prometheus by average value 1, as the query is a number of nodes", trigger)
 	}
 	if scaled.ScaleTargetRef.Name != all["apps/v1 Deployment"].(*appsv1.Deployment).Name {
 		t.Errorf("got the target %s, want the Deployment", scaled.ScaleTargetRef.Name)

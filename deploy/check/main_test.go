@@ -32,7 +32,11 @@ var targetLabels = []string{"cluster", "node", "job", "instance"}
 
 // exported are the series that a node exports, with the names of their labels.
 func exported() map[string][]string {
-	names := map[string][]string{"up": targetLabels}
+	names := map[string][]string{
+		"up":                   targetLabels,
+		"lowkiq:need":          {"cluster", "queue"}, // TestRecordingRules
+		"lowkiq:desired_nodes": {"cluster"},
+	}
 	for _, m := range metrics.Table() {
 		labels := slices.Concat(targetLabels, m.Labels)
 		names[m.Name] = labels

@@ -19,7 +19,19 @@ func parseRules(text string) (*rulefmt.RuleGroups, []error) {
 	return rulefmt.Parse([]byte(text), false, model.UTF8Validation, parser.NewParser(parser.Options{}), slog.New(slog.DiscardHandler))
 }
 
-func rules(t *testing.T) []rulefmt.Rule {
+// rules returns the alerts.
+func rules(t *testing.T) (alerts []rulefmt.Rule) {
+	t.Helper()
+	for _, rule := range allRules(t) {
+		if rule.Alert != "" {
+			alerts = append(alerts, rule)
+		}
+	}
+	return alerts
+}
+
+// allRules returns the alerts and the recording rules, in the order of their evaluation.
+func allRules(t *testing.T) []rulefmt.Rule {
 	t.Helper()
 	groups, errs := parseRules(deployed(t, "prometheus", "rules.yml"))
 	if len(errs) > 0 {
