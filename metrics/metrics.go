@@ -68,6 +68,19 @@ func (m *Metrics) RecurringMissed(name string, n int64) {
 	m.counters[recurringMissed].WithLabelValues(name).Add(float64(n))
 }
 
+// SetReshard sets the figures of a reshard under way: the jobs that have not moved, and the time since it began or since jobs
+// move.
+func (m *Metrics) SetReshard(queue string, left int64, took time.Duration) {
+	m.gauges[reshardLeft].WithLabelValues(queue).Set(float64(left))
+	m.gauges[reshardSeconds].WithLabelValues(queue).Set(took.Seconds())
+}
+
+// EndReshard removes the figures of a reshard.
+func (m *Metrics) EndReshard(queue string) {
+	m.gauges[reshardLeft].DeleteLabelValues(queue)
+	m.gauges[reshardSeconds].DeleteLabelValues(queue)
+}
+
 // LeaseRemaining sets the function that returns how long the node may still work. It is called for
 // every scrape, because the time passes even if nothing is renewed.
 func (m *Metrics) LeaseRemaining(ask func() time.Duration) { m.remaining.Store(&ask) }

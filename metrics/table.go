@@ -239,6 +239,16 @@ var (
 		Help:  "Ticks of recurring jobs that were not pushed because all nodes were down, the queue refused them, or a change of the entry dropped them.",
 		Worry: "it rises",
 	})
+	reshardLeft = declareMetric(TypeGauge, "lowkiq_reshard_jobs_left", "queue", Metric{
+		Help:  "Jobs that have not moved yet, while the number of shards of a queue is changed, as this node saw last.",
+		More:  "It exists only meanwhile; take the max over nodes.",
+		Worry: "it does not fall for a minute",
+	})
+	reshardSeconds = declareMetric(TypeGauge, "lowkiq_reshard_seconds", "queue", Metric{
+		Help:  "Time since a change of the number of shards of a queue began, and once jobs move the time since then.",
+		More:  "It exists only meanwhile; take the max over nodes.",
+		Worry: "it is more than 600",
+	})
 	generation = declareMetric(TypeGauge, "lowkiq_generation", "", Metric{
 		Help:  "Index of the assignment that this node has applied.",
 		Worry: "nodes differ for long",

@@ -261,6 +261,7 @@ func (n *Node) runGroup(ctx context.Context) error {
 		n.addActor(&group, "", n.server.serve)
 	}
 	n.addActor(&group, "", n.runRecurring)
+	n.addActor(&group, "", n.runReshards)
 	n.addActor(&group, "", n.events.Run)
 	n.addActor(&group, "", n.countDays)
 	if n.cfg.Bind != "" {

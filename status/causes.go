@@ -81,6 +81,7 @@ const (
 	CauseRedis       CauseKind = "redis"       // Redis refuses leases
 	CauseUnhandled   CauseKind = "unhandled"   // no live node handles it
 	CausePaused      CauseKind = "paused"      // a person has paused it
+	CauseReshard     CauseKind = "resharding"  // its number of shards is being changed
 	CauseDraining    CauseKind = "draining"    // all nodes that handle it give their shards away
 	CauseRefused     CauseKind = "refused"     // Redis refuses an operation
 	CauseUnready     CauseKind = "not_ready"   // a handler cannot work
@@ -132,6 +133,7 @@ type QueueFacts struct {
 	Redis   string // why Redis refuses leases of the answering node; "" if it does not
 	Handled Handled
 	Shards  []protocol.Stats // nil if they are not known
+	Reshard *Reshard         // nil if none is under way
 }
 
 // patient is the minimum lag of a slow queue.
@@ -149,8 +151,11 @@ func (f *QueueFacts) Causes() []Cause {
 	if f.Paused {
 		add(CausePaused, "queues resume "+f.Name, "it is paused: pushes are stored, and no job begins")
 	}
+	if f.Reshard.UnderWay() {
+		add(CauseReshard, "queues reshard "+f.Name, "%s", f.Reshard)
+	}
 	f.addHandlers(handlers, add)
-	if len(handlers) > 0 {
+	if len(handlers) > 0 && !f.Reshard.UnderWay() {
 		f.addUnowned(handlers, add)
 	}
 	f.addWaits(handlers, add)

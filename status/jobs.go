@@ -29,6 +29,9 @@ func (x inspector) Why(ctx context.Context, q *protocol.Queue, id string) (Why, 
 		return Why{}, err
 	}
 	f.Paused = entries[q.Name].Paused
+	if f.Reshard, err = ReadReshard(ctx, x.Client().Protocol(), q.Name, entries[q.Name]); err != nil {
+		return Why{}, err
+	}
 	f.Shard = shardStatus(q.Of(id).Shard, protocol.Stats{Owner: f.Position.Owner}, owners)
 	var handled Handled
 	for name, info := range live {

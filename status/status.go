@@ -68,12 +68,13 @@ type Queue struct {
 	Unhandled bool            `json:"unhandled"` // no living node handles it
 	Lag       float64         `json:"lag_s"`     // age of the oldest due job, seconds; 0 if none
 	Jobs      protocol.Counts `json:"jobs"`
-	Morgue    int             `json:"morgue"`    // payloads in the morgue
-	Processed int64           `json:"processed"` // ids acked, ever
-	Failed    int64           `json:"failed"`    // failures of ids, ever
-	Codec     string          `json:"codec"`     // in which payloads are stored; "" = as they are pushed
-	Limits    Limits          `json:"limits"`    // of pushes, the defaults filled in
-	Causes    []Cause         `json:"causes"`    // what keeps it from going faster now, the most important one first
+	Morgue    int             `json:"morgue"`            // payloads in the morgue
+	Processed int64           `json:"processed"`         // ids acked, ever
+	Failed    int64           `json:"failed"`            // failures of ids, ever
+	Codec     string          `json:"codec"`             // in which payloads are stored; "" = as they are pushed
+	Limits    Limits          `json:"limits"`            // of pushes, the defaults filled in
+	Causes    []Cause         `json:"causes"`            // what keeps it from going faster now, the most important one first
+	Reshard   *Reshard        `json:"reshard,omitempty"` // absent unless its number of shards is being changed
 }
 
 // Limits are what a queue takes from all that push.

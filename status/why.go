@@ -32,10 +32,14 @@ type Facts struct {
 	GroupLimit rules.Limit // of a group
 	Unready    string      // why the owner's handler of the queue cannot work, "" if it can
 	Limits     []Cause     // what lanes of the shard's owner wait for
+	Reshard    *Reshard    // of the queue; nil if none is under way
 }
 
 // Why names the first thing that keeps an id from its handler.
 func (f *Facts) Why(id string) Why {
+	if !f.Found && f.Reshard.Moves() {
+		return Why{ID: id, Queue: f.Shard.Queue, Shard: f.Shard.Index, State: Absent, Reason: fmt.Sprintf("queue %q has no job %q, or not yet: jobs are still moving to its shard, %d %% have moved", f.Shard.Queue, id, f.Reshard.Percent())}
+	}
 	if !f.Found {
 		return Why{ID: id, Queue: f.Shard.Queue, Shard: f.Shard.Index, State: Absent, Reason: fmt.Sprintf("queue %q has no job %q: it is done, or was never pushed", f.Shard.Queue, id)}
 	}
@@ -106,6 +110,10 @@ func (f *Facts) waiting() string {
 		return "it is due in " + f.in(wait) + f.group() + f.notReady()
 	case f.Paused:
 		return fmt.Sprintf("queue %q is paused", f.Shard.Queue)
+	case f.Reshard.Moves() && f.Shard.Owner == "":
+		return fmt.Sprintf("its shard is being copied: %d %%", f.Reshard.Percent())
+	case f.Reshard.UnderWay() && !f.Reshard.Moves():
+		return fmt.Sprintf("queue %q pauses: %s", f.Shard.Queue, f.Reshard)
 	case !f.Alive():
 		return f.ownerless()
 	case f.Refused != "":

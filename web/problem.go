@@ -14,6 +14,7 @@ import (
 	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/recurring"
 	"github.com/lowkiq/lowkiq/queue/remove"
+	"github.com/lowkiq/lowkiq/queue/reshard"
 	"github.com/lowkiq/lowkiq/queue/rules"
 	"github.com/lowkiq/lowkiq/status"
 	"github.com/lowkiq/lowkiq/web/actions"
@@ -106,6 +107,9 @@ func problemOfError(err error) *Problem {
 		return NewProblem(http.StatusPreconditionFailed, "%v; read them again, and repeat the changes that are still right", err)
 	case errors.Is(err, remove.ErrHandled), errors.Is(err, remove.ErrNotEmpty), errors.Is(err, remove.ErrChanged),
 		errors.Is(err, recurring.ErrExists), errors.Is(err, recurring.ErrOfFile), errors.Is(err, recurring.ErrTooMany):
+		return NewProblem(http.StatusConflict, "%v", err)
+	case errors.Is(err, reshard.ErrSame), errors.Is(err, reshard.ErrUnderWay), errors.Is(err, reshard.ErrBusy), errors.Is(err, reshard.ErrFlipped),
+		errors.Is(err, reshard.ErrNone), errors.Is(err, reshard.ErrCost):
 		return NewProblem(http.StatusConflict, "%v", err)
 	case errors.Is(err, status.ErrNoCluster), errors.Is(err, status.ErrNodeExists), errors.Is(err, status.ErrNotHeard),
 		errors.Is(err, status.ErrNotRunning), errors.Is(err, status.ErrNoAnswer):

@@ -40,6 +40,10 @@ func (a *api) readFigures(ctx context.Context) ([]status.Queue, error) {
 	if err != nil {
 		return nil, err
 	}
+	reshards, err := status.ReadReshards(ctx, a.client, entries)
+	if err != nil {
+		return nil, err
+	}
 	all, refuses := make([]status.Queue, 0, len(entries)), a.cfg.Cluster.RedisRefuses()
 	for _, name := range slices.Sorted(maps.Keys(entries)) {
 		stats, err := a.readStats(ctx, name)
@@ -49,7 +53,7 @@ func (a *api) readFigures(ctx context.Context) ([]status.Queue, error) {
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, queueOf(name, entries[name], a.client.Registry().Limits(name, entries[name]), stats, handled, refuses))
+		all = append(all, queueOf(name, entries[name], a.client.Registry().Limits(name, entries[name]), stats, handled, refuses, reshards[name]))
 	}
 	return all, nil
 }
@@ -63,14 +67,14 @@ func (a *api) readStats(ctx context.Context, name string) ([]protocol.Stats, err
 	return a.client.Stats(ctx, q.All()...)
 }
 
-func queueOf(name string, entry protocol.RegistryEntry, limits rules.Push, shards []protocol.Stats, handled status.Handled, refuses string) status.Queue {
+func queueOf(name string, entry protocol.RegistryEntry, limits rules.Push, shards []protocol.Stats, handled status.Handled, refuses string, reshard *status.Reshard) status.Queue {
 	stats := protocol.Sum(shards)
-	facts := status.QueueFacts{Name: name, Paused: entry.Paused, Redis: refuses, Handled: handled, Shards: shards}
+	facts := status.QueueFacts{Name: name, Paused: entry.Paused, Redis: refuses, Handled: handled, Shards: shards, Reshard: reshard}
 	return status.Queue{
 		Name: name, Shards: entry.Shards, Paused: entry.Paused, Unhandled: len(handled.By(name)) == 0, Lag: stats.Lag.Seconds(),
 		Jobs: stats.Jobs, Morgue: stats.Morgue, Processed: stats.Processed, Failed: stats.Failed,
 		Codec: entry.Codec, Limits: status.Limits{PayloadBytes: limits.PayloadBytes, Payloads: limits.Payloads, IDPayload: limits.IDPayload},
-		Causes: facts.Causes(),
+		Causes: facts.Causes(), Reshard: reshard,
 	}
 }
 
@@ -87,8 +91,12 @@ func (a *api) showQueue(q *protocol.Queue, _ http.ResponseWriter, r *http.Reques
 	if err != nil {
 		return nil, err
 	}
+	reshard, err := status.ReadReshard(r.Context(), a.client, q.Name, entry)
+	if err != nil {
+		return nil, err
+	}
 	handled, err := a.cfg.Cluster.Handled(r.Context())
-	return queueOf(q.Name, entry, a.client.Registry().Limits(q.Name, entry), stats, handled, a.cfg.Cluster.RedisRefuses()), err
+	return queueOf(q.Name, entry, a.client.Registry().Limits(q.Name, entry), stats, handled, a.cfg.Cluster.RedisRefuses(), reshard), err
 }
 
 func figuresOf(s protocol.Stats) Figures {

@@ -136,6 +136,15 @@ func (a *api) queueRoutes() []route {
 			path:  "/api/v1/queues/orders/rules",
 			more:  "Values of a configuration are those of the node that answers. Nodes with other files follow their own files.",
 			gives: Rules{}, sends: revisionHeader, serve: a.ofQueue(a.listRules)},
+		{name: "reshardProgress", pattern: "GET /api/v1/queues/{q}/reshard", about: "how far the change of a queue's number of shards is", path: "/api/v1/queues/orders/reshard",
+			gives: actions.Resharding{}, fails: []int{404}, serve: a.showReshard},
+		routeOf(actions.Reshard, route{
+			more: "The leader does the rest. Handlers of the queue pause meanwhile, and pushes wait for a moment. If running handler calls do not end within patience, nothing is " +
+				"changed. 409 says what is in the way, or what the reshard would cost. The same request again answers with the progress.",
+			body: `{"shards":64,"patience":"30s","dry_run":true}`, takes: actions.ReshardChange{}, gives: actions.Resharding{}, fails: []int{404, 409}, serve: a.beginReshard}),
+		{name: "cancelReshard", pattern: "DELETE /api/v1/queues/{q}/reshard", about: actions.CancelReshard.Brief, path: "/api/v1/queues/orders/reshard",
+			more:  "409 if its jobs move already, or if none is under way.",
+			gives: actions.Resharding{}, fails: []int{404, 409}, serve: a.cancelReshard},
 		routeOf(actions.ChangeRules, route{name: "changeRules", pattern: "PATCH", headers: rulesHeaders,
 			more: "Needs If-Match with the revision. A change is in force on every node within two renewals of its lease, and in programs that push within 10 s. It overrides the " +
 				"values of configurations until its time is over or it is unset.",

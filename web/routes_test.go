@@ -257,7 +257,10 @@ var cases = map[string][]routeCase{
 		{"not UTF-8", ordersPath + "jobs/%FF/cancel", `{"then":"hold"}`, 400, []string{`"field":"id"`}},
 		{"no queue", "/api/v1/queues/none/jobs/w1/cancel", ``, 404, []string{"none"}},
 	},
-	"GET /api/v1/queues/{q}/holds": {{"none", ordersPath + "holds", "", 200, []string{`{"queue":"orders","held":0,"holds":[]}`}}},
+	"GET /api/v1/queues/{q}/reshard":    {{"none", ordersPath + "reshard", "", 200, []string{`{"queue":"orders","phase":"none","from":`}}},
+	"POST /api/v1/queues/{q}/reshard":   {{"dry run", ordersPath + "reshard", `{"shards":7,"dry_run":true}`, 200, []string{`"to":7`, `"estimate":{"jobs":`}}},
+	"DELETE /api/v1/queues/{q}/reshard": {{"none", ordersPath + "reshard", "", 409, []string{"it is not being resharded"}}},
+	"GET /api/v1/queues/{q}/holds":      {{"none", ordersPath + "holds", "", 200, []string{`{"queue":"orders","held":0,"holds":[]}`}}},
 	"POST /api/v1/queues/{q}/holds": {
 		{"a prefix", ordersPath + "holds", `{"prefix":"acme:","for":"1h","why":"sale"}`, 200, []string{`{"prefix":"acme:","queue":"orders","undone":false,"held":true,"until":`, `"count":1}`}},
 		{"an id", ordersPath + "holds", `{"id":"a/b"}`, 200, []string{`{"id":"a/b","queue":"orders","undone":false,"held":true,"count":1}`}},

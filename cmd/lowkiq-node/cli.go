@@ -31,7 +31,7 @@ type cli struct {
 	Drain   drainCommand   `cmd:""`
 	Why     whyCommand     `cmd:"" help:"Explain what keeps a queue, or an id, from being handled now."`
 
-	Queues queuesCommand `cmd:"" help:"List, pause, resume and delete queues."`
+	Queues queuesCommand `cmd:"" help:"List, pause, resume, reshard and delete queues."`
 	Jobs   jobsCommand   `cmd:"" help:"List jobs, run them now, kill or delete them."`
 	Morgue morgueCommand `cmd:"" help:"List jobs that ran out of retries, requeue or delete them."`
 

@@ -11,11 +11,12 @@ import (
 )
 
 type queuesCommand struct {
-	List   queuesList   `cmd:"" default:"withargs" help:"List the queues with their figures."`
-	Show   queuesShow   `cmd:"" help:"Show one queue."`
-	Pause  queuesSwitch `cmd:""`
-	Resume queuesSwitch `cmd:""`
-	Delete queuesDelete `cmd:""`
+	List    queuesList    `cmd:"" default:"withargs" help:"List the queues with their figures."`
+	Show    queuesShow    `cmd:"" help:"Show one queue."`
+	Pause   queuesSwitch  `cmd:""`
+	Resume  queuesSwitch  `cmd:""`
+	Delete  queuesDelete  `cmd:""`
+	Reshard queuesReshard `cmd:""`
 }
 
 type queuesList struct {
@@ -37,6 +38,8 @@ func queueTable(with *session, queues []status.Queue) {
 			switch {
 			case q.Unhandled:
 				state = "unhandled"
+			case q.Reshard.UnderWay():
+				state = q.Reshard.State()
 			case q.Paused:
 				state = "paused"
 			}

@@ -91,6 +91,8 @@ func TestAlertsFire(t *testing.T) {
 		{"LowkiqShardsUnowned", two("lowkiq_queue_shards", queue, "16x160", "16x160") + two("lowkiq_shards_owned", queue, "8x160", "8x160") + one("lowkiq_shards_unowned", queue, "0x160"), false},
 		{"LowkiqRecurringLate", two("lowkiq_recurring_late_seconds", "", "70x160", "0x160"), true},
 		{"LowkiqRecurringLate", two("lowkiq_recurring_late_seconds", "", "50x160", "50x160"), false},
+		{"LowkiqReshardHangs", two("lowkiq_reshard_seconds", queue, "0+60x160", "_x160"), true},
+		{"LowkiqReshardHangs", two("lowkiq_reshard_seconds", queue, "0+60x9 _x151", "_x160"), false},
 		{"LowkiqShardsMove", two("lowkiq_shard_moves_total", "", "0+20x160", "0+20x160"), true},
 		{"LowkiqShardsMove", two("lowkiq_shard_moves_total", "", "0x100 16x60", "0x100 16x60"), false},
 		{"LowkiqFenced", one("lowkiq_fenced_total", `,op="ack"`, "0x140 1x20"), true},

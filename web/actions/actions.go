@@ -11,6 +11,7 @@ import (
 
 	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/queue/recurring"
+	"github.com/lowkiq/lowkiq/queue/reshard"
 )
 
 // Target is what an action changes.
@@ -54,6 +55,10 @@ var (
 		About: "Nodes begin jobs of the queue again."}
 	DeleteQueue = &Action{Name: "delete queue", On: OnQueue, Path: "delete", Command: "queues delete", Destroys: true,
 		Brief: "delete a retired queue, which no node handles"}
+	Reshard = &Action{Name: reshard.ActionBegin, On: OnQueue, Path: "reshard", Command: "queues reshard",
+		Brief: "change the number of shards of a queue while it runs"}
+	CancelReshard = &Action{Name: reshard.ActionCancel, On: OnQueue,
+		Brief: "take a reshard back before its jobs move"}
 	ChangeRules = &Action{Name: "rules", On: OnQueue, Path: "rules",
 		Brief: "change rules on all nodes, for a time or until they are unset"}
 	Hold = &Action{Name: "hold", On: OnQueue, Path: "holds", Command: "hold",
@@ -78,7 +83,7 @@ var (
 		Brief: "change a recurring entry; an entry of a file until it is reset"}
 )
 
-var table = append([]*Action{Pause, Resume, DeleteQueue, ChangeRules, Hold, Unhold, Track, Untrack, Cancel, Drain, Undrain, AddEntry, EditEntry,
+var table = append([]*Action{Pause, Resume, DeleteQueue, Reshard, CancelReshard, ChangeRules, Hold, Unhold, Track, Untrack, Cancel, Drain, Undrain, AddEntry, EditEntry,
 	{Name: "pause recurring", On: OnEntry, Path: "pause", Command: "recurring pause", entry: (*recurring.Book).Pause, do: (*Operator).changeEntry,
 		Brief: "skip the ticks of an entry", Label: "Pause", Done: "is paused.",
 		About: "Its ticks are skipped until it is resumed; they are not caught up. It stays paused when nodes restart."},

@@ -130,6 +130,8 @@ func TestEveryActionIsInTheListOfChanges(t *testing.T) {
 		{"track", Request{}, `track orders [a] 0 {"tracked":null} {"tracked":["a"]}`},
 		{"untrack", Request{}, `untrack orders [a] 0 {"tracked":["a"]} {"tracked":null}`},
 		{"cancel", Request{}, `cancel orders [a] 0  {"then":"bury"}`},
+		{"reshard", Request{}, `reshard orders [] 0 {"shards":1} {"shards":3}`},
+		{"cancel reshard", Request{}, `cancel reshard orders [] 0 {"shards":3} {"shards":1}`},
 		{"delete queue", Request{}, "delete queue orders [] 1  "},
 	} {
 		var err error
@@ -146,6 +148,10 @@ func TestEveryActionIsInTheListOfChanges(t *testing.T) {
 			_, err = o.Track(ctx, who, "orders", "a", c.name == "untrack", "")
 		case "cancel":
 			err = o.Cancel(ctx, who, q, "a", protocol.ThenBury, "")
+		case "reshard":
+			_, err = o.Reshard(ctx, who, "orders", ReshardChange{Shards: 3})
+		case "cancel reshard":
+			_, err = o.CancelReshard(ctx, who, "orders")
 		case "delete queue":
 			_, err = o.DeleteQueue(ctx, who, "orders", true, false)
 		default:

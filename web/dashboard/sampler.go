@@ -354,7 +354,10 @@ func (r redisSource) joinCluster(ctx context.Context, o *overview) (err error) {
 		return err
 	}
 	o.Refuses = r.cluster.RedisRefuses()
-	o.Entries, err = r.client.Registry().Entries(ctx)
+	if o.Entries, err = r.client.Registry().Entries(ctx); err != nil {
+		return err
+	}
+	o.Reshard, err = status.ReadReshards(ctx, r.client, o.Entries)
 	return err
 }
 

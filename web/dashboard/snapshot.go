@@ -19,8 +19,9 @@ type overview struct {
 	Members []status.Member
 	Entries map[string]protocol.RegistryEntry
 	Owners  status.Owners
-	Handled status.Handled // nil if it is not known
-	Refuses string         // why Redis refuses leases
+	Handled status.Handled             // nil if it is not known
+	Reshard map[string]*status.Reshard // under way, by queue
+	Refuses string                     // why Redis refuses leases
 }
 
 // snapshot has the figures of the cluster that were read so far. It never changes, so all pages and streams can
@@ -46,7 +47,8 @@ type figures struct {
 	Rate      rate
 	Past      []sample // of the last hour by minute, oldest first; nil if all rates were 0
 	Speed     speed
-	Causes    []status.Cause // what slows the queue down
+	Causes    []status.Cause  // what slows the queue down
+	Reshard   *status.Reshard // nil if none is under way
 }
 
 // shardFigures are the figures of a shard.
@@ -61,7 +63,7 @@ type shardFigures struct {
 // The figures have the time of the overview, the earlier of the two. So they never count as newer than they are.
 func (o overview) newFigures(name string, stats []protocol.Stats) *figures {
 	f := &figures{Name: name, Entry: o.Entries[name], Unhandled: o.isUnhandled(name), At: o.At, Sum: protocol.Sum(stats), Shards: make([]shardFigures, len(stats))}
-	f.Causes = o.findCauses(name, stats)
+	f.Causes, f.Reshard = o.findCauses(name, stats), o.Reshard[name]
 	for i := range stats {
 		f.Shards[i].Stats = stats[i]
 		f.Shards[i].Assigned, f.Shards[i].State = o.Owners(lowkiq.Shard{Queue: name, Index: i}, stats[i].Owner.Instance)
@@ -74,7 +76,7 @@ func (o overview) findCauses(name string, stats []protocol.Stats) []status.Cause
 	if o.Handled == nil {
 		return nil
 	}
-	facts := status.QueueFacts{Name: name, Paused: o.Entries[name].Paused, Redis: o.Refuses, Handled: o.Handled, Shards: stats}
+	facts := status.QueueFacts{Name: name, Paused: o.Entries[name].Paused, Redis: o.Refuses, Handled: o.Handled, Shards: stats, Reshard: o.Reshard[name]}
 	return facts.Causes()
 }
 

@@ -143,6 +143,11 @@ func (c *Client) Patch(ctx context.Context, path, revision string, body any) ([]
 	return c.readAnswer(ctx, http.MethodPatch, path, "application/json", text, "If-Match", revision)
 }
 
+// Delete deletes a resource.
+func (c *Client) Delete(ctx context.Context, path string) ([]byte, error) {
+	return c.readAnswer(ctx, http.MethodDelete, path, "", nil)
+}
+
 // SetUser sets the name of the user. Nodes record it beside the changes that the user makes.
 func (c *Client) SetUser(name string) { c.user = name }
 

@@ -1,0 +1,271 @@
+package reshard
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/store/redisdb"
+	"github.com/lowkiq/lowkiq/queue/changes"
+	"github.com/lowkiq/lowkiq/queue/protocol"
+)
+
+// Reasons of a refusal by [Begin] and [Cancel].
+var (
+	ErrSame     = errors.New("nothing to do")               // the queue has that number of shards
+	ErrUnderWay = errors.New("it is being resharded")       // another reshard is under way
+	ErrBusy     = errors.New("it cannot be resharded now")  // a deletion or a move is under way
+	ErrFlipped  = errors.New("it cannot be undone anymore") // its jobs go to the new shards
+	ErrNone     = errors.New("it is not being resharded")
+	ErrValue    = errors.New("the value is not allowed")
+)
+
+// errSameUnderWay means that a reshard to the same number is under way.
+var errSameUnderWay = fmt.Errorf("%w to that number", ErrUnderWay)
+
+// Defaults and bounds of a [Request].
+const (
+	DefaultPatience = 30 * time.Second
+	DefaultMaxPause = time.Minute
+	MaxPatience     = 24 * time.Hour
+)
+
+// The actions in the list of changes.
+const (
+	ActionBegin  = "reshard"
+	ActionCancel = "cancel reshard"
+	ActionDone   = "reshard done"
+)
+
+// Request asks for another number of shards.
+type Request struct {
+	Queue  string
+	Shards int
+	// Patience is how long the handlers of the queue may take to end their calls. If it is over, nothing is changed. 0 means
+	// DefaultPatience.
+	Patience time.Duration
+	// CancelCalls ends the calls of the queue. Their jobs are handled again, which does not count as a retry.
+	CancelCalls bool
+	By          changes.Who
+}
+
+// Check returns an ErrValue if a value is out of bounds.
+func (r Request) Check() error {
+	if r.Patience < 0 || r.Patience > MaxPatience {
+		return fmt.Errorf("%w: %s of patience; it must be more than 0, and at most %s", ErrValue, r.Patience, MaxPatience)
+	}
+	return r.CheckShards()
+}
+
+// CheckShards returns an ErrValue if the number of shards is out of bounds.
+func (r Request) CheckShards() error {
+	if r.Shards < 1 || r.Shards > lowkiq.MaxShards {
+		return fmt.Errorf("%w: %d shards; the number must be between 1 and %d", ErrValue, r.Shards, lowkiq.MaxShards)
+	}
+	return nil
+}
+
+// Start begins a reshard unless dryRun is set, after it has estimated its cost. It refuses a reshard whose handlers would
+// pause for longer than maxPause, and then returns the estimate as well. If a reshard to the same number is under way,
+// nothing is done, and the estimate is nil.
+func Start(ctx context.Context, c *protocol.Client, r Request, maxPause time.Duration, dryRun bool) (cost *Estimate, begun bool, err error) {
+	e, err := Measure(ctx, c, r)
+	if errors.Is(err, errSameUnderWay) {
+		return nil, false, nil
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	if err := e.Check(r.Queue, maxPause); err != nil || dryRun {
+		return &e, false, err
+	}
+	begun, err = Begin(ctx, c, r)
+	return &e, begun, err
+}
+
+// Begin begins a reshard. A driver does the rest. If a reshard to the same number is under way, Begin changes nothing and
+// returns false. The error wraps ErrValue, ErrSame, ErrUnderWay, ErrBusy or lowkiq.ErrUnknownQueue if the request is
+// refused. Then nothing has changed.
+func Begin(ctx context.Context, c *protocol.Client, r Request) (begun bool, err error) {
+	if r.Patience == 0 {
+		r.Patience = DefaultPatience
+	}
+	if err := r.Check(); err != nil {
+		return false, err
+	}
+	was, err := change(ctx, c.Registry(), r.Queue, func(entry *protocol.RegistryEntry) error {
+		begun = false
+		same, err := r.checkEntry(*entry)
+		if err != nil || same {
+			return err
+		}
+		if err := checkSources(ctx, c, r.Queue, *entry); err != nil {
+			return err
+		}
+		now, err := c.Time(ctx)
+		if err != nil {
+			return err
+		}
+		begun = true
+		entry.Reshard = &protocol.Reshard{
+			Shards: r.Shards, Layout: entry.HighestLayout() + 1, By: r.By.String(), At: now.UnixMilli(), Patience: r.Patience.Milliseconds(), CancelCalls: r.CancelCalls,
+		}
+		if !slices.Contains(entry.Needs, protocol.FeatureReshard) {
+			entry.Needs = append(slices.Clone(entry.Needs), protocol.FeatureReshard)
+		}
+		return nil
+	})
+	if err != nil || !begun {
+		return false, err
+	}
+	return true, addLine(ctx, c, changes.Line{Who: r.By, Action: ActionBegin, Queue: r.Queue, Old: shardsJSON(was.Shards), New: shardsJSON(r.Shards)})
+}
+
+// checkEntry returns an error if the entry refuses the request. same means that the reshard is under way.
+func (r Request) checkEntry(entry protocol.RegistryEntry) (same bool, err error) {
+	if err := checkThere(r.Queue, entry); err != nil {
+		return false, err
+	}
+	under := entry.Shards // the number that a reshard under way ends with
+	if entry.Reshard != nil {
+		under = entry.Reshard.Shards
+	}
+	switch {
+	case entry.Reshard == nil && !entry.Copying() && under == r.Shards:
+		return false, fmt.Errorf("queue %q: %w: it has %s already", r.Queue, ErrSame, countShards(r.Shards))
+	case entry.Reshard == nil && !entry.Copying():
+		return false, nil
+	case under == r.Shards:
+		return true, nil
+	}
+	undo := fmt.Sprintf("wait for its end, or take it back: lowkiq-node queues reshard %s --cancel", r.Queue)
+	if entry.Copying() {
+		undo = "wait for its end"
+	}
+	return false, fmt.Errorf("queue %q: %w to %s; %s", r.Queue, ErrUnderWay, countShards(under), undo)
+}
+
+// checkThere returns an error if a queue cannot be resharded, because it is deleted or stored in a later form.
+func checkThere(name string, entry protocol.RegistryEntry) error {
+	switch {
+	case entry.Removed:
+		return fmt.Errorf("%w %q: it was deleted", lowkiq.ErrUnknownQueue, name)
+	case entry.Removing != "":
+		return fmt.Errorf("queue %q: %w: it is being deleted, or a deletion was broken off; repeat lowkiq-node queues delete %[1]s", name, ErrBusy)
+	}
+	return entry.Readable(name)
+}
+
+// checkSources refuses a queue that jobs of another system are moving into, or out of. Its shards know which of these jobs
+// they have, and the shards of another layout do not.
+func checkSources(ctx context.Context, c *protocol.Client, name string, entry protocol.RegistryEntry) error {
+	q := c.Registry().Unlisted(name, entry)
+	for part := range slices.Chunk(q.All(), shardsPerRead) {
+		cmds := make([]redisdb.Cmd, len(part))
+		for i, s := range part {
+			cmds[i] = redisdb.Cmd{"HGETALL", s.Keys().From}
+		}
+		replies, err := c.DB().Pipeline(ctx, "read the sources of "+name, cmds...)
+		if err != nil {
+			return err
+		}
+		for _, reply := range replies {
+			if source := openSource(redisdb.Map(reply)); source != "" {
+				return fmt.Errorf("queue %q: %w: %s; end that with lowkiq-migrate first", name, ErrBusy, source)
+			}
+		}
+	}
+	return nil
+}
+
+// openSource describes a source of an import or an export that has not ended. It returns "" if there is none.
+func openSource(from map[string]string) string {
+	if _, ok := from["export"]; ok {
+		return "its jobs are moving to another system"
+	}
+	for field, number := range from {
+		source, ok := strings.CutPrefix(field, "import/")
+		if ok && !strings.Contains(field, "\x00") && !strings.HasPrefix(number, "x") {
+			return fmt.Sprintf("jobs of %s are moving in", source)
+		}
+	}
+	return ""
+}
+
+// Cancel takes a reshard back before its flip, and makes the queue as it was. The error wraps ErrNone, ErrFlipped or
+// lowkiq.ErrUnknownQueue.
+func Cancel(ctx context.Context, c *protocol.Client, name string, by changes.Who, why string) error {
+	var gone protocol.Reshard
+	was, err := change(ctx, c.Registry(), name, func(entry *protocol.RegistryEntry) error {
+		switch err := checkThere(name, *entry); {
+		case err != nil:
+			return err
+		case entry.Copying():
+			return fmt.Errorf("queue %q: %w: it is past the point where it can be undone; when it is done, reshard it back to %s", name, ErrFlipped, countShards(entry.Was[0].Shards))
+		case entry.Reshard == nil:
+			return fmt.Errorf("queue %q: %w", name, ErrNone)
+		}
+		gone = *entry.Reshard
+		entry.Tried, entry.Reshard = entry.HighestLayout(), nil
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	line := changes.Line{Who: by, Action: ActionCancel, Queue: name, Old: shardsJSON(gone.Shards), New: shardsJSON(was.Shards), Why: why}
+	return errors.Join(addLine(ctx, c, line), thaw(ctx, c.Registry().Unlisted(name, was), gone.Layout))
+}
+
+// change replaces the entry of a queue by the changed entry, and returns the entry before. It tries again if another client
+// changes the entry meanwhile. It writes nothing if edit leaves the entry as it is.
+func change(ctx context.Context, g *protocol.Registry, name string, edit func(*protocol.RegistryEntry) error) (was protocol.RegistryEntry, err error) {
+	if err := protocol.CheckName("queue", name); err != nil {
+		return was, fmt.Errorf("%w: %w", lowkiq.ErrUnknownQueue, err)
+	}
+	for {
+		text, entry, err := g.Stored(ctx, name)
+		if err != nil {
+			return was, err
+		}
+		was = entry
+		if err := edit(&entry); err != nil {
+			return was, err
+		}
+		if sameEntry(was, entry) {
+			return was, nil
+		}
+		fresh, swapped, err := g.Swap(ctx, name, text, entry)
+		if err != nil || swapped {
+			return was, err
+		}
+		// If Redis has the new text, this call has written it before, and the answer was lost.
+		if now, _, err := g.Stored(ctx, name); err != nil || now == fresh {
+			return was, err
+		}
+	}
+}
+
+// sameEntry reports whether a change has left the parts of an entry that reshards change.
+func sameEntry(x, y protocol.RegistryEntry) bool {
+	return x.Reshard == y.Reshard && x.Layout == y.Layout && x.Tried == y.Tried && x.Copying() == y.Copying()
+}
+
+// addLine writes a line into the list of changes.
+func addLine(ctx context.Context, c *protocol.Client, line changes.Line) error {
+	return changes.In(c.DB()).Add(ctx, line)
+}
+
+func shardsJSON(n int) json.RawMessage { return fmt.Appendf(nil, `{"shards":%d}`, n) }
+
+// countShards returns a number of shards for people.
+func countShards(n int) string {
+	if n == 1 {
+		return "1 shard"
+	}
+	return fmt.Sprintf("%d shards", n)
+}

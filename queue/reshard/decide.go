@@ -1,0 +1,94 @@
+package reshard
+
+import (
+	"time"
+
+	"github.com/lowkiq/lowkiq/queue/protocol"
+)
+
+// step is what a driver does next about a queue.
+type step string
+
+// The steps. Each may be repeated and may come late.
+const (
+	stepNone    step = "none"    // nothing is left to do
+	stepThaw    step = "thaw"    // give back the shards that an attempt has frozen which is over
+	stepPrepare step = "prepare" // close the shards of the new layout
+	stepWait    step = "wait"    // look again soon
+	stepReturn  step = "return"  // take the flights of dead owners back, because no node lives that does it
+	stepFlip    step = "flip"    // freeze the old shards, set the floors, and make the new layout the layout of the queue
+	stepRestart step = "restart" // end this attempt, and begin the next with the rest of the patience
+	stepGiveUp  step = "give up" // end this attempt, because its patience is over
+	stepCopy    step = "copy"    // copy what is in the old shards
+	stepEnd     step = "end"     // drop the old shards, and end the reshard
+)
+
+// facts are what the shards and the leases say about a reshard. They are read first, and judged apart from that.
+type facts struct {
+	now time.Time // by Redis's clock
+
+	// Of the shards that are left, or were left by the flip.
+	old    int   // their number
+	frozen int   // shards with the mark of this attempt
+	others []int // the numbers of other attempts whose marks are on shards
+	busy   int   // shards with ids in flight
+	dead   int   // busy shards whose owner is dead
+
+	// Of the shards of the new layout.
+	fresh  int // their number
+	closed int // shards that are closed: they take pushes after the flip, and refuses claims
+	open   int // shards that were closed, and work
+
+	handled  bool // a live instance handles the queue
+	mayBegin bool // a live instance may begin a job of the queue
+	refused  bool // a shard has refused to freeze for a second
+}
+
+// nextStep decides what a driver does next. It needs the entry and the facts alone, so that any process may go on at any time.
+//
+//	the entry says   and                                                          step
+//	copying          a new shard is not open                                      copy
+//	                 all new shards are open                                      end
+//	reshard          a shard has the mark of another attempt                      thaw
+//	                 all old shards are frozen, and all new shards closed         flip
+//	                 a shard has refused to freeze for a second                   restart
+//	                 the patience is over                                         give up
+//	                 a new shard is not closed                                    prepare
+//	                 an instance may begin a job                                  wait
+//	                 dead owners alone have ids in flight, and no node lives      return
+//	                 ids are in flight                                            wait
+//	                 otherwise                                                    flip
+//	neither          a shard has the mark of an attempt                           thaw
+//	                 otherwise                                                    none
+//
+// Two rows need a reason. Pushes wait from the first freeze on, so a reshard that has frozen all shards goes on to its flip
+// although its patience is over. An attempt that a shard refuses is ended, and never thawed and frozen again under the same
+// number. Otherwise a late thaw of the first try would open a shard after the flip.
+func nextStep(entry protocol.RegistryEntry, f facts) step {
+	switch r := entry.Reshard; {
+	case entry.Copying():
+		if f.open < f.fresh {
+			return stepCopy
+		}
+		return stepEnd
+	case len(f.others) > 0:
+		return stepThaw
+	case r == nil:
+		return stepNone
+	case f.frozen == f.old && f.closed == f.fresh:
+		return stepFlip
+	case f.refused:
+		return stepRestart
+	case f.now.Sub(time.UnixMilli(r.At)) > time.Duration(r.Patience)*time.Millisecond:
+		return stepGiveUp
+	case f.closed < f.fresh:
+		return stepPrepare
+	case f.mayBegin:
+		return stepWait
+	case f.dead > 0 && !f.handled:
+		return stepReturn
+	case f.busy > 0:
+		return stepWait
+	}
+	return stepFlip
+}

@@ -1,0 +1,476 @@
+package reshard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
+	"github.com/lowkiq/lowkiq/queue/changes"
+	"github.com/lowkiq/lowkiq/queue/protocol"
+)
+
+// world is a Redis with a client.
+type world struct {
+	*testing.T
+	url    string
+	client *protocol.Client
+}
+
+func newWorld(t *testing.T) *world {
+	r := &world{T: t, url: redistest.Start(t).URL()}
+	r.client = r.open()
+	return r
+}
+
+func (r *world) open() *protocol.Client {
+	r.Helper()
+	c, err := protocol.Open(protocol.Config{Redis: r.url, Timeout: time.Minute})
+	r.must(err)
+	r.Cleanup(func() { c.Close() })
+	return c
+}
+
+func (r *world) must(err error) {
+	r.Helper()
+	if err != nil {
+		r.Fatal(err)
+	}
+}
+
+// driver returns a driver that drives at once.
+func (r *world) driver(c *protocol.Client) *Driver {
+	return &Driver{
+		Client: c, Leads: func() bool { return true }, Entries: c.Registry().Entries, By: changes.Itself("n1"), Log: slog.New(slog.DiscardHandler),
+		Failed: func(op string, err error) {
+			if !errors.Is(err, errKilled) {
+				r.Logf("%s: %v", op, err)
+			}
+		},
+	}
+}
+
+// queue registers a queue.
+func (r *world) queue(name string, shards int) *protocol.Queue {
+	r.Helper()
+	q, err := r.client.Register(r.Context(), lowkiq.Queue{Name: name, Shards: shards})
+	r.must(err)
+	return q
+}
+
+// push pushes payloads for ids, with growing scores.
+func (r *world) push(q *protocol.Queue, jobs ...string) {
+	r.Helper()
+	var all []lowkiq.Push
+	for _, job := range jobs {
+		id, payload, _ := strings.Cut(job, ":")
+		all = append(all, lowkiq.Push{ID: id, Payload: []byte(payload)})
+	}
+	results, err := q.Push(r.Context(), all...)
+	r.must(err)
+	for _, result := range results {
+		r.must(result.Err)
+	}
+}
+
+// handle pops and acks all due jobs of a queue, and returns the payloads of each id in their order.
+func (r *world) handle(name string) map[string][]string {
+	r.Helper()
+	ctx := r.Context()
+	q, err := r.open().Queue(ctx, name)
+	r.must(err)
+	found := map[string][]string{}
+	for _, s := range q.All() {
+		owner, err := s.Owner(ctx)
+		r.must(err)
+		claim, err := s.Claim(ctx, "test/1.1", protocol.Fresh, owner)
+		r.must(err)
+		for {
+			popped, err := claim.Pop(ctx, protocol.PopRequest{IDs: 100, Bytes: 1 << 20, Slot: true})
+			r.must(err)
+			if len(popped.Jobs) == 0 {
+				break
+			}
+			for _, job := range popped.Jobs {
+				if q.Of(job.ID) != s {
+					r.Errorf("id %s is in shard %s", job.ID, s)
+				}
+				for _, p := range job.Payloads {
+					found[job.ID] = append(found[job.ID], string(p.Data))
+				}
+			}
+			_, err = claim.Ack(ctx, protocol.Acks{Flight: popped.Flight, Rest: true})
+			r.must(err)
+		}
+		_, err = claim.Release(ctx)
+		r.must(err)
+	}
+	return found
+}
+
+// entry returns the entry of a queue.
+func (r *world) entry(name string) protocol.RegistryEntry {
+	r.Helper()
+	_, entry, err := r.client.Registry().Stored(r.Context(), name)
+	r.must(err)
+	return entry
+}
+
+// lines returns the actions in the list of changes, oldest first.
+func (r *world) lines() (actions []string) {
+	r.Helper()
+	lines, _, err := changes.In(r.client.DB()).Read(r.Context(), changes.Query{})
+	r.must(err)
+	for _, line := range slices.Backward(lines) {
+		actions = append(actions, fmt.Sprintf("%s %s %s", line.Action, line.Old, line.New))
+	}
+	return actions
+}
+
+// pushesOf returns n ids with two payloads each, and the same as handle returns them.
+func pushesOf(n int) (pushes []string, want map[string][]string) {
+	want = map[string][]string{}
+	for _, payload := range []string{"1", "2"} {
+		for i := range n {
+			id := fmt.Sprintf("id-%d", i)
+			pushes, want[id] = append(pushes, id+":"+payload), append(want[id], payload)
+		}
+	}
+	return pushes, want
+}
+
+// checkHandled compares what handle has returned.
+func (r *world) checkHandled(got, want map[string][]string) {
+	r.Helper()
+	for id, payloads := range want {
+		if !slices.Equal(got[id], payloads) {
+			r.Errorf("%s: got payloads %q, want %q", id, got[id], payloads)
+		}
+	}
+	if len(got) != len(want) {
+		r.Errorf("got %d ids, want %d", len(got), len(want))
+	}
+}
+
+// TestDrive: a queue without nodes is resharded up and down, and its jobs stay in order.
+func TestDrive(t *testing.T) {
+	t.Parallel()
+	r := newWorld(t)
+	q := r.queue("orders", 3)
+	pushes, want := pushesOf(200)
+	r.push(q, pushes...)
+	for i, shards := range []int{7, 2, 1, 16} {
+		begun, err := Begin(t.Context(), r.client, Request{Queue: "orders", Shards: shards, By: changes.Who{Name: "ann"}})
+		r.must(err)
+		if again, err := Begin(t.Context(), r.client, Request{Queue: "orders", Shards: shards}); again || err != nil || !begun {
+			t.Fatalf("got begun %t and again %t, %v", begun, again, err)
+		}
+		r.driver(r.client).Drive(t.Context(), "orders")
+		e := r.entry("orders")
+		if e.Shards != shards || e.Layout != i+2 || e.Reshard != nil || e.Copying() || len(e.Was) != i+1 {
+			t.Fatalf("got the entry %+v", e)
+		}
+		p, err := Read(t.Context(), r.client, "orders")
+		if err != nil || p.UnderWay() || p.From != shards {
+			t.Fatalf("got progress %+v, %v", p, err)
+		}
+	}
+	r.checkHandled(r.handle("orders"), want)
+	got := r.lines()
+	if len(got) != 8 || got[0] != `reshard {"shards":3} {"shards":7}` || got[1] != `reshard done {"shards":3} {"shards":7}` {
+		t.Errorf("got the changes %q", got)
+	}
+}
+
+// killer lets a client send a number of requests. With lost set, Redis gets the last of them, and its answer is lost. Then it
+// ends the driver.
+type killer struct {
+	left atomic.Int64
+	lost bool
+	kill context.CancelFunc
+}
+
+var errKilled = errors.New("the driver was killed")
+
+func (k *killer) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (k *killer) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		return k.pass(func() error { return next(ctx, cmd) }, cmd)
+	}
+}
+
+func (k *killer) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		return k.pass(func() error { return next(ctx, cmds) }, cmds...)
+	}
+}
+
+func (k *killer) pass(send func() error, cmds ...redis.Cmder) error {
+	left := k.left.Add(-1)
+	if left > 0 {
+		return send()
+	}
+	k.kill()
+	if left == 0 && k.lost {
+		_ = send()
+	}
+	for _, cmd := range cmds {
+		cmd.SetErr(errKilled)
+	}
+	return errKilled
+}
+
+// TestReshardEveryStop: a driver is killed after each of its requests, with and without the answer, and another goes on. No job is
+// lost, none is there twice, and the order of each id stays. Pushes come before and after.
+func TestReshardEveryStop(t *testing.T) {
+	t.Parallel()
+	r := newWorld(t)
+	for _, lost := range []bool{false, true} {
+		for n := 1; ; n++ {
+			name := fmt.Sprintf("orders-%d-%t", n, lost)
+			q := r.queue(name, 3)
+			pushes, want := pushesOf(12)
+			r.push(q, pushes...)
+			_, err := Begin(t.Context(), r.client, Request{Queue: name, Shards: 2})
+			r.must(err)
+			first := r.open()
+			ctx, kill := context.WithCancel(t.Context())
+			k := &killer{lost: lost, kill: kill}
+			k.left.Store(int64(n))
+			first.DB().ForTests().AddHook(k)
+			r.driver(first).Drive(ctx, name)
+			first.Close()
+			kill()
+			survived := k.left.Load() > 0
+			if !survived {
+				r.driver(r.client).Drive(t.Context(), name)
+			}
+			if e := r.entry(name); e.Shards != 2 || e.Reshard != nil || e.Copying() {
+				t.Fatalf("killed after %d requests: got the entry %+v", n, e)
+			}
+			late, err := r.open().Queue(t.Context(), name)
+			r.must(err)
+			r.push(late, "id-0:3", "id-1:3")
+			want["id-0"], want["id-1"] = append(want["id-0"], "3"), append(want["id-1"], "3")
+			r.checkHandled(r.handle(name), want)
+			if t.Failed() {
+				t.Fatalf("killed after %d requests, the last one lost: %t", n, lost)
+			}
+			if survived {
+				t.Logf("a reshard takes %d requests", n)
+				break
+			}
+		}
+	}
+}
+
+// TestPatience: a job that a living instance has stops the reshard. It is cancelled when its patience is over, says why, and leaves
+// the queue as it was.
+func TestPatience(t *testing.T) {
+	t.Parallel()
+	r := newWorld(t)
+	ctx := t.Context()
+	q := r.queue("orders", 2)
+	r.push(q, "a:1", "b:1")
+	_, err := r.client.Leases().Take(ctx, "n1/1.1", []byte(`{"ttl_ms":6000}`), []byte(`{"queues":{"orders":2},"paused":["orders"],"features":["reshard"]}`), time.Hour)
+	r.must(err)
+	s := q.Of("a")
+	owner, err := s.Owner(ctx)
+	r.must(err)
+	claim, err := s.Claim(ctx, "n1/1.1", protocol.Fresh, owner)
+	r.must(err)
+	popped, err := claim.Pop(ctx, protocol.PopRequest{IDs: 10, Bytes: 1 << 20})
+	r.must(err)
+	_, err = Begin(ctx, r.client, Request{Queue: "orders", Shards: 5, Patience: 300 * time.Millisecond})
+	r.must(err)
+	p, err := Read(ctx, r.client, "orders")
+	r.must(err)
+	if p.Phase != Draining || p.From != 2 || p.To != 5 || len(p.Calls) == 0 || p.Calls[0].Instance != "n1/1.1" {
+		t.Errorf("got progress %+v", p)
+	}
+	r.driver(r.client).Drive(ctx, "orders")
+	if e := r.entry("orders"); e.Reshard != nil || e.Tried != 2 || e.Shards != 2 || e.Layout != 1 {
+		t.Errorf("got the entry %+v", e)
+	}
+	p, err = Read(ctx, r.client, "orders")
+	r.must(err)
+	if !strings.Contains(p.Cancelled, "the patience of 300ms is over: ") || !strings.Contains(p.Cancelled, "on n1 for ") {
+		t.Errorf("got the reason %q", p.Cancelled)
+	}
+	_, err = claim.Ack(ctx, protocol.Acks{Flight: popped.Flight, Rest: true})
+	r.must(err)
+	r.push(q, "a:2", "b:2")
+
+	// Without calls the next attempt succeeds, under the next number.
+	_, err = claim.Release(ctx)
+	r.must(err)
+	_, err = Begin(ctx, r.client, Request{Queue: "orders", Shards: 5})
+	r.must(err)
+	r.driver(r.client).Drive(ctx, "orders")
+	if e := r.entry("orders"); e.Shards != 5 || e.Layout != 3 || e.Tried != 0 {
+		t.Errorf("got the entry %+v", e)
+	}
+}
+
+// TestDeadOwner: without nodes the driver takes the flights of a dead owner back.
+func TestDeadOwner(t *testing.T) {
+	t.Parallel()
+	r := newWorld(t)
+	ctx := t.Context()
+	q := r.queue("orders", 2)
+	r.push(q, "a:1", "b:1", "c:1")
+	for _, s := range q.All() {
+		owner, err := s.Owner(ctx)
+		r.must(err)
+		claim, err := s.Claim(ctx, "n1/1.1", protocol.Fresh, owner)
+		r.must(err)
+		_, err = claim.Pop(ctx, protocol.PopRequest{IDs: 10, Bytes: 1 << 20})
+		r.must(err)
+	}
+	_, err := Begin(ctx, r.client, Request{Queue: "orders", Shards: 5})
+	r.must(err)
+	d := r.driver(r.client)
+	d.dead = map[string]time.Time{"n1/1.1": time.Now().Add(-time.Minute)} // seen for longer than a ttl
+	d.Drive(ctx, "orders")
+	r.checkHandled(r.handle("orders"), map[string][]string{"a": {"1"}, "b": {"1"}, "c": {"1"}})
+}
+
+// TestCancel: before the flip a reshard is undone, and its shards take pushes, however far it was.
+func TestCancel(t *testing.T) {
+	t.Parallel()
+	r := newWorld(t)
+	ctx := t.Context()
+	q := r.queue("orders", 2)
+	r.push(q, "a:1")
+	if err := Cancel(ctx, r.client, "orders", changes.Who{}, ""); !errors.Is(err, ErrNone) {
+		t.Errorf("got %v, want ErrNone", err)
+	}
+	_, err := Begin(ctx, r.client, Request{Queue: "orders", Shards: 5})
+	r.must(err)
+	_, err = freeze(ctx, q, 2)
+	r.must(err)
+	p, err := Read(ctx, r.client, "orders")
+	if r.must(err); p.Phase != Freezing {
+		t.Errorf("got phase %s", p.Phase)
+	}
+	r.must(Cancel(ctx, r.client, "orders", changes.Who{Name: "ann"}, ""))
+	r.push(q, "a:2", "b:1")
+	// A late freeze of the cancelled attempt is thawed by the next driver.
+	_, err = freeze(ctx, q, 2)
+	r.must(err)
+	r.driver(r.client).Drive(ctx, "orders")
+	r.checkHandled(r.handle("orders"), map[string][]string{"a": {"1", "2"}, "b": {"1"}})
+	if got := r.lines(); len(got) != 2 || got[1] != `cancel reshard {"shards":5} {"shards":2}` {
+		t.Errorf("got the changes %q", got)
+	}
+}
+
+// TestRefusals: each request that cannot be is refused with its reason, and changes nothing.
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	r := newWorld(t)
+	ctx := t.Context()
+	q := r.queue("orders", 2)
+	set := func(text string) {
+		t.Helper()
+		_, err := r.client.DB().Do(ctx, "write the entry", "HSET", r.client.DB().Keys.Queues(), "orders", text)
+		r.must(err)
+	}
+	from := func(field, value string) {
+		t.Helper()
+		_, err := r.client.DB().Do(ctx, "write a source", "HSET", q.Shard(1).Keys().From, field, value)
+		r.must(err)
+	}
+	none := func() {}
+	for _, c := range []struct {
+		name   string
+		state  func()
+		want   Request
+		err    error
+		reason string
+	}{
+		{"no shards", none, Request{Queue: "orders"}, ErrValue, "0 shards; the number must be between 1 and 10000"},
+		{"a negative number", none, Request{Queue: "orders", Shards: -1}, ErrValue, "-1 shards"},
+		{"too many", none, Request{Queue: "orders", Shards: 1_000_001}, ErrValue, "1000001 shards"},
+		{"no patience", none, Request{Queue: "orders", Shards: 4, Patience: -1}, ErrValue, "of patience; it must be more than 0"},
+		{"the same number", none, Request{Queue: "orders", Shards: 2}, ErrSame, "it has 2 shards already"},
+		{"an unknown queue", none, Request{Queue: "nowhere", Shards: 2}, lowkiq.ErrUnknownQueue, `unknown queue "nowhere"`},
+		{"no name", none, Request{Shards: 2}, lowkiq.ErrUnknownQueue, "name is empty"},
+		{"a deleted queue", func() { set(`{"shards":2,"layout":1,"removed":true}`) }, Request{Queue: "orders", Shards: 4}, lowkiq.ErrUnknownQueue, "it was deleted"},
+		{"being deleted", func() { set(`{"shards":2,"layout":1,"removing":"X"}`) }, Request{Queue: "orders", Shards: 4}, ErrBusy, "it is being deleted"},
+		{"a damaged entry", func() { set(`{`) }, Request{Queue: "orders", Shards: 4}, protocol.ErrEntryDamaged, "damaged"},
+		{"a later release", func() { set(`{"shards":2,"layout":1,"needs":["later"]}`) }, Request{Queue: "orders", Shards: 4}, nil, "run the release of the other nodes"},
+		{"another reshard", func() { set(`{"shards":2,"layout":1,"reshard":{"shards":8,"layout":2,"at":1,"patience_ms":1}}`) }, Request{Queue: "orders", Shards: 4}, ErrUnderWay, "to 8 shards; wait for its end, or take it back"},
+		{"another copy", func() { set(`{"shards":8,"layout":2,"was":[{"shards":2,"layout":1,"at":1,"copying":true}]}`) }, Request{Queue: "orders", Shards: 4}, ErrUnderWay, "to 8 shards; wait for its end"},
+		{"a move from Ruby", func() { from("import/old", "7") }, Request{Queue: "orders", Shards: 4}, ErrBusy, "jobs of old are moving in; end that with lowkiq-migrate first"},
+		{"a move back", func() { from("export", "run") }, Request{Queue: "orders", Shards: 4}, ErrBusy, "its jobs are moving to another system"},
+		{"an old node", func() {
+			_, err := r.client.Leases().Take(ctx, "n0/1.1", nil, []byte(`{"queues":{}}`), time.Hour)
+			r.must(err)
+		}, Request{Queue: "orders", Shards: 4}, nil, "n0/1.1 does not read reshard"},
+	} {
+		set(`{"shards":2,"layout":1}`)
+		_, err := r.client.DB().Do(ctx, "forget sources", "DEL", q.Shard(1).Keys().From)
+		r.must(err)
+		c.state()
+		before, err := r.client.DB().Do(ctx, "read the entry", "HGET", r.client.DB().Keys.Queues(), "orders")
+		r.must(err)
+		begun, err := Begin(ctx, r.client, c.want)
+		if begun || err == nil || c.err != nil && !errors.Is(err, c.err) || !strings.Contains(err.Error(), c.reason) {
+			t.Errorf("%s: got begun %t, %v", c.name, begun, err)
+		}
+		if after, err := r.client.DB().Do(ctx, "read the entry", "HGET", r.client.DB().Keys.Queues(), "orders"); err != nil || after != before {
+			t.Errorf("%s: got the entry %v, want %v", c.name, after, before)
+		}
+	}
+	// What a forgotten source has left does not matter.
+	_, err := r.client.DB().Do(ctx, "drop a lease", "DEL", r.client.DB().Keys.Lease("n0/1.1"))
+	r.must(err)
+	set(`{"shards":2,"layout":1}`)
+	from("import/old", "x 1")
+	if begun, err := Begin(ctx, r.client, Request{Queue: "orders", Shards: 4}); !begun || err != nil {
+		t.Errorf("got %t, %v", begun, err)
+	}
+}
+
+// TestMeasure: the estimate counts what is there, and refuses what costs too much.
+func TestMeasure(t *testing.T) {
+	t.Parallel()
+	r := newWorld(t)
+	ctx := t.Context()
+	q := r.queue("orders", 3)
+	pushes, _ := pushesOf(300)
+	r.push(q, pushes...)
+	e, err := Measure(ctx, r.client, Request{Queue: "orders", Shards: 6})
+	r.must(err)
+	if e.From != 3 || e.To != 6 || e.Jobs != 300 || e.Bytes < 3000 || e.Memory < e.Bytes || e.Pause <= 0 || e.Room != -1 || len(e.Calls) != 0 {
+		t.Errorf("got %+v", e)
+	}
+	if err := e.Check("orders", time.Minute); err != nil {
+		t.Error(err)
+	}
+	if err := e.Check("orders", time.Millisecond); !errors.Is(err, ErrCost) || !strings.Contains(err.Error(), "--max-pause 10s allows it") {
+		t.Errorf("got %v", err)
+	}
+	_, err = r.client.DB().Do(ctx, "set maxmemory", "CONFIG", "SET", "maxmemory", 1<<20)
+	r.must(err)
+	if e, err = Measure(ctx, r.client, Request{Queue: "orders", Shards: 6}); err != nil || e.Room != 0 {
+		t.Fatalf("got %+v, %v", e, err)
+	}
+	if err := e.Check("orders", 0); !errors.Is(err, ErrCost) || !strings.Contains(err.Error(), "raise maxmemory") {
+		t.Errorf("got %v", err)
+	}
+	if e := r.entry("orders"); e.Reshard != nil {
+		t.Errorf("got the entry %+v", e)
+	}
+}
