@@ -34,12 +34,21 @@ func NewBatch(shard Shard, fence, flight int64, jobs []Job) *Batch {
 
 // Limits of an answer.
 const (
-	MaxResultBytes = 256 << 10 // bytes of the result of a job
-	MaxStateBytes  = 64 << 10  // bytes of the state of an id
+	MaxResultBytes   = 256 << 10 // bytes of the result of a job
+	MaxStateBytes    = 64 << 10  // bytes of the state of an id
+	MaxFollowUps     = 1000      // follow-ups of a job
+	MaxFollowUpBytes = 1 << 20   // bytes of the payloads of a job's follow-ups, as they are stored
+	MaxHops          = 100       // follow-ups in a chain; see [Answer.Then]
 )
 
-// Answer sets the result of a job and the state of its id. Redis stores them once, in the step that takes
-// the job as done. They are not stored if the job fails. An answer for an id that is not in the batch
+// FollowUp is a push that is stored with the end of a job; see [Answer.Then].
+type FollowUp struct {
+	Queue string
+	Push  Push
+}
+
+// Answer sets the result of a job, the state of its id, and its follow-ups. Redis stores them once, in the step that
+// takes the job as done. They are not stored if the job fails. An answer for an id that is not in the batch
 // fails the whole batch. An answer that is too long fails its job.
 type Answer struct {
 	all *answers
@@ -51,6 +60,7 @@ type Answered struct {
 	Result []byte // nil without a result; an empty result is not nil
 	State  []byte // the new state, if Stated; nil deletes the state
 	Stated bool   // the handler has set the state
+	Then   []FollowUp
 }
 
 // Note is a progress report of a handler about a job. Zero fields keep their earlier values.
@@ -156,6 +166,18 @@ func (a *Answer) Result(data []byte) *Answer {
 // once. It returns a.
 func (a *Answer) State(data []byte) *Answer {
 	return a.change(func(all *Answered) { all.State, all.Stated = data, true })
+}
+
+// Then adds a follow-up, which is a push to any registered queue. Redis stores it with the end of the job or not at
+// all, so a handler that runs twice and ends its job once has pushed once. A relay delivers it exactly once, shortly
+// after. Follow-ups of one id to one other id arrive in order. They go through the middlewares and the codec of their
+// queue at the end of the handler call.
+//
+// The batch fails if the queue is not registered. The job fails if the push is invalid, or beyond MaxFollowUps or
+// MaxFollowUpBytes. Urgent and ReplyTo must not be set. A chain of follow-ups ends after MaxHops, so that a loop ends.
+// The header hops counts them, and the job that would go beyond is buried. It returns a.
+func (a *Answer) Then(queue string, push Push) *Answer {
+	return a.change(func(all *Answered) { all.Then = append(all.Then, FollowUp{queue, push}) })
 }
 
 // some returns data, or an empty slice for nil.

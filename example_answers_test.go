@@ -168,3 +168,22 @@ func ExampleBury() {
 	// invoice-2: not JSON: unexpected end of JSON input
 	// buried: true
 }
+
+// The next step of a job is stored with its end, or not at all.
+func ExampleAnswer_Then() {
+	handler := lowkiq.HandlerFunc(func(_ context.Context, batch *lowkiq.Batch) error {
+		for _, job := range batch.Jobs {
+			batch.Answer(job.ID).Then("mail", lowkiq.Push{ID: "customer-7", Payload: job.Payloads[0].Data})
+		}
+		return nil
+	})
+
+	batch := batchOf("ann")
+	fmt.Println(handler.Handle(context.Background(), batch))
+	for _, one := range batch.Answers()["invoice-1"].Then {
+		fmt.Printf("%s/%s %s\n", one.Queue, one.Push.ID, one.Push.Payload)
+	}
+	// Output:
+	// <nil>
+	// mail/customer-7 ann
+}

@@ -1,7 +1,7 @@
 -- bury: end jobs of flights that have no retries left, are cancelled, or have expired payloads.
 --
 --#keys claim jobs ready flight parked crashes suspects spill spillx late postponed morgue dead count due
---#keys journal journalx blocked reply progress urgent stale
+--#keys journal journalx blocked reply progress urgent stale out
 -- ARGV  1 instance  2 fence  3 bounds of the journal, see lib/journal.lua
 --       then per id: flight, id, policy, retry count, error, line of the journal (as in nack.lua)
 --       policy: a word, a cause and places, as in "bury some 00010003"
@@ -79,7 +79,7 @@ function verdict.block(id, job, retry, err)
 end
 
 function verdict.drop(id, job, retry, err, end_of_it)
-  weigh(tell(job.data, end_of_it), 0)
+  weigh(tell(job.data, end_of_it, id), 0)
   gone(id)
 end
 
@@ -115,7 +115,7 @@ end
 local function end_some(policy, places, id, job, record, retry, err)
   local some = cut(job, places)
   if some.n > 0 then
-    if policy == 'bury' then inter(id, some, retry, err) else weigh(tell(some.data, 'expired'), 0) end
+    if policy == 'bury' then inter(id, some, retry, err) else weigh(tell(some.data, 'expired', id), 0) end
   end
   if job.n == 0 then
     redis.call('HDEL', KEY.crashes, id)

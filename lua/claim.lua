@@ -1,11 +1,13 @@
 -- claim: become the owner of a shard.
 --
 --#keys claim jobs ready flight parked crashes suspects spill spillx late postponed morgue dead count due retry
---#keys journal journalx reply progress urgent stale coming
+--#keys journal journalx reply progress urgent stale coming out
 -- ARGV  1 instance  2 cause: fresh, self or seize  3 the fence that the caller has read ('0' if none)
 --       4 the holder that the caller has read ('' if none)
+--       5 the queue that gets dead payloads by the rule `then` ('' if none); left out by a process that does not
+--       know the rule
 -- Returns {'OK', fence, recovered jobs, payloads buried as crashes, ids that are still in flights (see
---         resume.lua), held ids (see held.lua), the rule of groups (see regroup.lua)}
+--         resume.lua), held ids (see held.lua), the rule of groups (see regroup.lua), 1 if follow-ups wait}
 --         {'STALE', holder, fence}  the claim has changed since the caller read it; nothing happens
 --         {'HELD', holder, fence}   the cause is fresh, and another instance holds the shard
 --         {'REMOVED', mark, fence}  the shard is out of use; see freeze.lua
@@ -32,6 +34,11 @@ if redis.call('EXISTS', KEY.coming) == 1 then return {'CLOSED', '', fence} end
 
 --#include judge
 --#include held
+-- The field is there before payloads are buried below.
+if ARGV[5] and ARGV[5] ~= (redis.call('HGET', KEY.count, 'then') or '') then
+  redis.call('HDEL', KEY.count, 'then') -- the first write needs no memory: see lease.lua
+  if ARGV[5] ~= '' then redis.call('HSET', KEY.count, 'then', ARGV[5]) end
+end
 local count, left = take_back(ARGV[2], holder)
 local next_fence = math.max(tonumber(fence) + 1, math.floor(now / 1000))
 next_fence = string.format('%.0f', next_fence)
@@ -43,4 +50,4 @@ redis.call('HSET', KEY.jobs, '', string.rep('hashtable', 20))
 redis.call('HSET', KEY.claim, 'instance', ARGV[1], 'fence', next_fence, 'pop', 0)
 local held = redis.call('ZCOUNT', KEY.due, held_at, '+inf') + redis.call('ZCOUNT', KEY.retry, held_at, '+inf')
 local groups = redis.call('HGET', KEY.count, 'groups') or redis.call('EXISTS', KEY.postponed) == 1 and '?' or ''
-return {'OK', next_fence, count, buried, left, held, groups}
+return {'OK', next_fence, count, buried, left, held, groups, redis.call('EXISTS', KEY.out)}

@@ -1,15 +1,16 @@
 -- complete: acknowledge ids, as ack does, and store the rest of their answers: replies for callers, states
--- of ids, lines of the journal. It also ends the noted progress of the ids that have such an answer.
+-- of ids, follow-ups, lines of the journal. It also ends the noted progress of the ids that have such an answer.
 --
 --#keys claim jobs ready due flight parked crashes count states statesx reply urgent stale
---#keys progress journal journalx
+--#keys progress journal journalx out
 -- ARGV  1 instance  2 fence  3 channel that wakes the owner  4 time (us) that a state is kept after its
 --       last write (0: for ever)  5 bounds of the journal, see lib/journal.lua  6 number of the arguments
 --       of acks, then these arguments as in ack.lua
 --       then the number of blocks of the journal, then per block: flight, number of runs, first id, last
 --       id, lines
---       then per id with a reply, a state or noted progress: flight, id, reply ('' without callers, else see
---       lib/tell.lua), state ('' keeps it, '-' deletes it, '=' and its bytes)
+--       then per id with a reply, a state, follow-ups or noted progress: flight, id, reply ('' without callers,
+--       else see lib/tell.lua), state ('' keeps it, '-' deletes it, '=' and its bytes), number of follow-ups,
+--       then per follow-up: queue, id, payload as its queue stores it, score, due time (lib/send_on.lua)
 --       An ack of flight '#2' with count 0 acknowledges the ids of the second block, which one pop took
 --       in a row. The ids of other blocks are named by acks.
 -- Returns the number of ids that were in their flight until now. For other ids the script stores nothing.
@@ -78,8 +79,10 @@ end
 
 -- The payloads name their callers. The script reads them before the ack, which deletes them.
 local records = {}
-for p = answers, #ARGV, 4 do
-  if ARGV[p + 2] ~= '' then records[ARGV[p + 1]] = redis.call('HGET', KEY.jobs, ARGV[p + 1]) end
+local q = answers
+while q <= #ARGV do
+  if ARGV[q + 2] ~= '' then records[ARGV[q + 1]] = redis.call('HGET', KEY.jobs, ARGV[q + 1]) end
+  q = q + 5 + 5 * tonumber(ARGV[q + 4])
 end
 if journals then open_journal() end
 local popped = {}
@@ -104,15 +107,18 @@ if journals then
   end
   close_journal(ARGV[1], now, ARGV[5])
 end
-for p = answers, #ARGV, 4 do
-  local number, id, reply, state = ARGV[p], ARGV[p + 1], ARGV[p + 2], ARGV[p + 3]
+q = answers
+while q <= #ARGV do
+  local number, id, reply, state, follow_ups = ARGV[q], ARGV[q + 1], ARGV[q + 2], ARGV[q + 3], tonumber(ARGV[q + 4])
   if ended[number] and ended[number][id] then
     ended[number][id] = nil
     local sound, job = pcall(parse, records[id] or '')
-    if sound then tell(job.data, reply) end
+    if sound then tell(job.data, reply, id) end
     keep(id, state, string.format('%.0f', now))
     redis.call('HDEL', KEY.progress, id)
+    for p = q + 5, q + 5 * follow_ups, 5 do send_on(ARGV[p], ARGV[p + 1], ARGV[p + 2], ARGV[p + 3], ARGV[p + 4], '') end
   end
+  q = q + 5 + 5 * follow_ups
 end
 local kept = tonumber(ARGV[4])
 if kept > 0 then

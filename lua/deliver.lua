@@ -1,18 +1,32 @@
--- deliver: store a push once, however often it is sent, and whichever process sends it.
+-- deliver: store pushes once, however often they are sent, and whichever process sends them.
 --
 --#keys jobs ready count due flight parked stale spill spillx from
--- ARGV  1 mode: m  2-4 and 5 id, 6 payload, 7 score, 8 due time (us) as in push.lua
---       9 source: the name of the sender  10 the number of the push, which rises for each push of the source
---       to this shard
--- Returns d if a push of the source with this number or a higher one was stored before; nothing was done.
---         Otherwise the code of push.lua. After 2, 3 or 4 nothing was stored, and it may be sent again.
+-- ARGV  1 mode: m  2-4 as in push.lua  then per push 4 arguments as in mode m of push.lua
+--       then the source, which is the name of the sender, and the number of each push. Numbers rise with the
+--       pushes of the source to this shard.
+-- Returns a character per push: d if a push of the source with this number or a higher one was stored before,
+--         and nothing was done; otherwise the code of push.lua. After 2, 3 or 4 the script ends, and stores no
+--         later push. There may be fewer characters than pushes. The caller may send the rest again.
 -- Errors: REMOVED as push.lua
--- Keeps I2 and I3 as push.lua does. If the sender of a source dies, another process sends the same number.
-local from = redis.call('HGET', KEY.from, ARGV[9]) or '0'
+-- Keeps I2 and I3 as push.lua does. If the sender of a source dies, another process sends the same numbers.
+local mode, width, n = 'm', 4, (#ARGV - 5) / 5
+local source, numbers = ARGV[5 + 4 * n], {}
+for i = n, 1, -1 do
+  numbers[i] = ARGV[#ARGV]
+  ARGV[#ARGV] = nil
+end
+ARGV[#ARGV] = nil
+local from = redis.call('HGET', KEY.from, source) or '0'
 local taken = tonumber(from)
-if not taken then return redis.error_reply('DAMAGED the number of the last delivery of ' .. ARGV[9] .. ' is no number: ' .. from) end
-if tonumber(ARGV[10]) <= taken then return 'd' end
-local mode, width, n = 'm', 4, 1
+if not taken then return redis.error_reply('DAMAGED the number of the last delivery of ' .. source .. ' is no number: ' .. from) end
+local before = 0 -- pushes that were stored before
+while before < n and tonumber(numbers[before + 1]) <= taken do before = before + 1 end
+if before == n then return string.rep('d', n) end
+if before > 0 then
+  for i = 5 + 4 * before, #ARGV do ARGV[i - 4 * before] = ARGV[i] end
+  for _ = 1, 4 * before do ARGV[#ARGV] = nil end
+  n = n - before
+end
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local said = redis.call('HGET', KEY.count, 'last') or 0
@@ -20,11 +34,14 @@ local last = tonumber(said)
 if not last then return redis.error_reply('REMOVED ' .. said) end
 local base = now
 if last >= base then base = last + 1 end
-local ids, old, read = {ARGV[5]}, {}, 0
+local ids, old, read = {}, {}, 0
+for i = 1, n do ids[i] = ARGV[1 + 4 * i] end
 --#include record
 --#include spill
-local defer, deferred = nil, nil
+local defer, deferred, strict = nil, nil, true
 --#include store
 --#include line_up
-if answer[1] == '0' or answer[1] == '1' then redis.call('HSET', KEY.from, ARGV[9], ARGV[10]) end
-return answer[1]
+local stored = #answer
+if answer[stored] > '1' then stored = stored - 1 end
+if stored > 0 then redis.call('HSET', KEY.from, source, numbers[before + stored]) end
+return string.rep('d', before) .. table.concat(answer)

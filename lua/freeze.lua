@@ -5,15 +5,16 @@
 --#keys spill spillx aside states statesx since
 --#keys old:count old:claim old:jobs old:ready old:due old:retry old:blocked old:suspects old:crashes old:stale old:urgent
 --#keys old:late old:postponed old:morgue old:dead old:spill old:spillx old:aside old:states old:statesx old:since
---#keys flight parked progress coming from journal journalx
+--#keys flight parked progress coming out from journal journalx
 -- ARGV  1 step: freeze, thaw or drop  2 the mark: 'removed <token>' or 'moved <number of the new layout>'
 --       3 freeze: what the shard must be: 'quiet' (no id is in flight), 'unowned' (no instance owns it), or 'empty' (no
 --         instance owns it, and nothing is in it)
 --         drop: how long (ms) the journal and the numbers of sources stay; '0' deletes them now
 --       4 freeze: the time (us) since which the longest waiting job waits, or ''
 -- Returns {'OK', mark, fence, ids that are not done, ids in the morgue, payloads in the morgue, records set aside, states
---         of ids, processed, failed}. mark is field last of count, see below.
---         {'BUSY', why, ids}  freeze: flights are not over, or have left payloads behind; at most five ids
+--         of ids, processed, failed, follow-ups that wait to be delivered}. mark is field last of count, see below.
+--         {'BUSY', why, ids}  freeze: flights are not over, or have left payloads behind, or follow-ups wait to be
+--                             delivered; at most five ids
 --         {'HELD', holder}    freeze: an instance owns the shard
 --         {'FILLED', ...}     freeze: the shard is not empty; figures as for OK
 --         {'OTHER', mark}     freeze: the shard has another mark, which must be taken away by a thaw
@@ -40,7 +41,8 @@ local function answer(code)
   local jobs = tag .. 'jobs'
   local ids = redis.call('HLEN', jobs) - redis.call('HEXISTS', jobs, '') - count[1] -- '': see claim.lua
   return {code, redis.call('HGET', KEY.count, 'last') or '', redis.call('HGET', tag .. 'claim', 'fence') or '0', math.max(0, ids),
-    redis.call('HLEN', tag .. 'morgue'), count[2], redis.call('HLEN', tag .. 'aside'), redis.call('HLEN', tag .. 'states'), count[3], count[4]}
+    redis.call('HLEN', tag .. 'morgue'), count[2], redis.call('HLEN', tag .. 'aside'), redis.call('HLEN', tag .. 'states'), count[3], count[4],
+    redis.call('XLEN', KEY.out)}
 end
 
 -- refusal returns the answer of a shard that is not as the caller wants it, or nil. For 'empty' it does not rely on
@@ -50,13 +52,14 @@ local function refusal(want)
     if redis.call('EXISTS', KEY.flight) == 1 then return {'BUSY', 'in flight', redis.call('LRANGE', KEY.flight, 0, 4)} end
     if redis.call('HEXISTS', KEY.claim, 'recover') == 1 then return {'BUSY', 'a recovery', {}} end
     if redis.call('EXISTS', KEY.parked) == 1 then return {'BUSY', 'parked', redis.call('HRANDFIELD', KEY.parked, 5)} end
+    if redis.call('EXISTS', KEY.out) == 1 then return {'BUSY', 'follow-ups', {}} end
     return nil
   end
   local holder = redis.call('HGET', KEY.claim, 'instance')
   if holder then return {'HELD', holder} end
   if want == 'unowned' then return nil end
   local filled = answer('FILLED')
-  if filled[4] > 0 or redis.call('EXISTS', KEY.due, KEY.retry, KEY.blocked, KEY.flight, KEY.parked, KEY.suspects, KEY.morgue, KEY.dead, KEY.spill, KEY.aside, KEY.states) > 0 then
+  if filled[4] > 0 or redis.call('EXISTS', KEY.due, KEY.retry, KEY.blocked, KEY.flight, KEY.parked, KEY.suspects, KEY.morgue, KEY.dead, KEY.spill, KEY.aside, KEY.states, KEY.out) > 0 then
     return filled
   end
 end
@@ -73,7 +76,7 @@ if step == 'thaw' then
   return answer('OK')
 elseif step == 'drop' then
   if not is_frozen then return {'STALE', last} end
-  redis.call('UNLINK', KEY.flight, KEY.parked, KEY.progress, KEY.coming, unpack(KEYS, moved + 1, 2 * moved))
+  redis.call('UNLINK', KEY.flight, KEY.parked, KEY.progress, KEY.coming, KEY.out, unpack(KEYS, moved + 1, 2 * moved))
   for _, key in ipairs({KEY.from, KEY.journal, KEY.journalx}) do
     if ARGV[3] == '0' then redis.call('UNLINK', key) else redis.call('PEXPIRE', key, ARGV[3]) end
   end

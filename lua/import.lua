@@ -1,7 +1,7 @@
 -- import: store jobs of another system. However often a job is sent, it is stored once.
 --
 --#keys jobs ready due retry blocked flight parked crashes suspects count spill spillx stale late postponed urgent
---#keys morgue dead reply since from
+--#keys morgue dead reply since from out
 -- An entry is a job of the other system. Entries have rising numbers, and a large entry comes in parts.
 -- ARGV  1 maximum number of waiting payloads per id  2 their maximum bytes per id  3 channel that wakes the
 --       owner  4 the field of the source
@@ -312,7 +312,7 @@ local function inter(part, job)
   weigh(job.n, job.bytes)
   weigh_spill(part.id, job.n, job.bytes)
   if there and string.byte(record, 1) ~= 115 then weigh_spill(part.id, there.n, there.bytes) end
-  entomb(KEY.morgue, KEY.dead, KEY.count, KEY.spill, KEY.spillx, part.id, job, retry, err, at)
+  entomb(KEY.morgue, KEY.dead, KEY.count, KEY.spill, KEY.spillx, part.id, job, retry, err, at, true)
   return '0'
 end
 

@@ -1,7 +1,7 @@
 -- kill: bury the waiting payloads of ids. Flights go on.
 --
 --#keys jobs ready due retry blocked flight parked crashes suspects count spill spillx stale late postponed urgent
---#keys morgue dead reply
+--#keys morgue dead reply out
 -- ARGV  1 '1' if the call before this one began with the first id  2 '' or the place an id must be in: ready,
 --       scheduled, retry, blocked, failed  3 what: all, or oldest: the payload with the smallest score; the
 --       rest becomes a new job that is due now. oldest applies only to ids that are scheduled, failed or

@@ -15,7 +15,7 @@ local tries = {
   {'ZCARD', key}, {'ZCOUNT', key, 0, 0}, {'ZLEXCOUNT', key, '-', '+'}, {'ZRANGE', key, 0, 0},
   {'ZREVRANGE', key, 0, 0}, {'ZRANGEBYLEX', key, '-', '+'}, {'ZRANGEBYSCORE', key, 0, 0},
   {'ZRANK', key, 'v'}, {'ZREM', key, 'v'}, {'ZREMRANGEBYLEX', key, '-', '+'}, {'ZSCAN', key, 0},
-  {'ZSCORE', key, 'v'}, {'XADD', key, '*', 'f', 'v'}, {'XTRIM', key, 'MINID', 1}, {'XDEL', key, '1-1'}, {'XRANGE', key, '-', '+', 'COUNT', 1},
+  {'ZSCORE', key, 'v'}, {'XADD', key, '*', 'f', 'v'}, {'XLEN', key}, {'XTRIM', key, 'MINID', 1}, {'XDEL', key, '1-1'}, {'XRANGE', key, '-', '+', 'COUNT', 1},
   {'XREVRANGE', key, '+', '-', 'COUNT', 1}, {'TYPE', key}, {'RENAME', key, key}, {'UNLINK', key}, {'PTTL', key}, {'SCAN', 0}, {'TIME'},
   {'PUBLISH', key, 0}, {'DEL', key},
 }

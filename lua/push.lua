@@ -66,7 +66,7 @@ end
 --#include record
 --#include spill
 
-local defer, deferred = nil, nil
+local defer, deferred, strict = nil, nil, false
 --#include store
 --#include line_up
 return table.concat(answer)

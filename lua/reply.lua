@@ -6,7 +6,7 @@
 -- Returns the reply (lib/tell.lua); 'long <bytes> <state>' for a longer reply; 'pending' while a payload with
 --         the token waits or runs; '' otherwise. For a crowded id the call is pending while any payload waits.
 --#include record
---#include tell
+--#include caller
 local reply = redis.call('GET', KEY.reply .. ':' .. ARGV[1])
 if reply and string.sub(reply, 1, 4) == 'see ' then reply = redis.call('GET', KEY.reply .. ':' .. string.sub(reply, 5)) end
 if reply and #reply > tonumber(ARGV[4]) then
@@ -23,7 +23,8 @@ local function calls(record)
   if not sound then return false end
   if string.byte(record, 1) == 115 then return job.n > 0 end
   for i = 1, job.n do
-    if caller(job.data[i]) == ARGV[1] then return true end
+    local address = address_of(job.data[i])
+    if address and caller_at((parts_of(address))) == ARGV[1] then return true end
   end
   return false
 end

@@ -1,7 +1,7 @@
 -- resume: continue to put the flights of an earlier claim back.
 --
 --#keys claim jobs ready flight parked crashes suspects spill spillx late postponed morgue dead count due
---#keys journal journalx reply progress urgent stale
+--#keys journal journalx reply progress urgent stale out
 -- ARGV  1 instance  2 fence
 -- Returns {jobs that were put back, payloads buried as crashes, ids that are still in flights}
 -- Errors: FENCED holder fence

@@ -1,9 +1,10 @@
 -- stats: the figures of a shard. Reads only.
 --
---#keys jobs ready due retry blocked flight suspects count dead claim stale parked late postponed urgent coming
+--#keys jobs ready due retry blocked flight suspects count dead claim stale parked late postponed urgent coming out
 -- Returns {now us, ready, scheduled, retry, in flight, blocked, ids in the morgue, payloads in the
 --         morgue, processed, failed, the time (us) since which the longest waiting job waits or '', holder, fence,
---         failed ids in ready, lines left out of the journal, held}
+--         failed ids in ready, lines left out of the journal, held, follow-ups that wait to be delivered, the number of
+--         the first of them, which is nearly the time (us) since which it waits, or ''}
 -- The longest waiting job is the first of the ready list or of the urgent ids, a job that became due since
 -- the last pop, a postponed job, a job that was pushed to an id in flight, or a job that still comes from a former
 -- layout (take.lua). The ready list is in order of
@@ -86,6 +87,8 @@ see(tonumber(redis.call('HGET', KEY.coming, 'due') or nil))
 for _, key in ipairs({KEY.due, KEY.retry, KEY.postponed}) do
   see(tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]))
 end
+local waits = redis.call('XLEN', KEY.out)
+local first = waits > 0 and redis.call('XRANGE', KEY.out, '-', '+', 'COUNT', 1)[1]
 local from = string.format('%.0f', held_at)
 local held, held_failed = redis.call('ZCOUNT', KEY.due, from, '+inf'), redis.call('ZCOUNT', KEY.retry, from, '+inf')
 local holder = redis.call('HMGET', KEY.claim, 'instance', 'fence')
@@ -94,4 +97,4 @@ return {string.format('%.0f', now),
   redis.call('ZCARD', KEY.due) - held, redis.call('ZCARD', KEY.retry) - held_failed, redis.call('LLEN', KEY.flight),
   redis.call('ZCARD', KEY.blocked), redis.call('ZCARD', KEY.dead), count[2], count[3], count[4],
   oldest and string.format('%.0f', oldest) or '', holder[1] or '', holder[2] or '0', redis.call('HLEN', KEY.late), count[5],
-  held + held_failed}
+  held + held_failed, waits, first and string.match(first[1], '^%d+') or ''}

@@ -192,7 +192,7 @@ func headOf(m *Metric) string {
 
 func TestShards(t *testing.T) {
 	owned := map[string]Figures{
-		"orders": {Lag: 1500 * time.Millisecond, Jobs: map[string]int{"ready": 2, "retry": 1}, Failed: 3, Morgue: 4, Unlogged: 7},
+		"orders": {Lag: 1500 * time.Millisecond, Jobs: map[string]int{"ready": 2, "retry": 1}, Failed: 3, Morgue: 4, Outgoing: 9, Unlogged: 7},
 		"mail":   {Jobs: map[string]int{"ready": 0}},
 	}
 	s := &Shards{Timeout: time.Second, Read: func(ctx context.Context) (map[string]Figures, error) {
@@ -206,6 +206,8 @@ func TestShards(t *testing.T) {
 lowkiq_journal_dropped_lines{queue="orders"} 7
 ` + headOf(morgue) + `lowkiq_morgue_payloads{queue="mail"} 0
 lowkiq_morgue_payloads{queue="orders"} 4
+` + headOf(outgoing) + `lowkiq_outgoing_messages{queue="mail"} 0
+lowkiq_outgoing_messages{queue="orders"} 9
 ` + headOf(jobsFailed) + `lowkiq_queue_jobs_failed{queue="mail"} 0
 lowkiq_queue_jobs_failed{queue="orders"} 3
 ` + headOf(jobs) + `lowkiq_queue_jobs{queue="mail",state="ready"} 0

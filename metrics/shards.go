@@ -17,6 +17,8 @@ type Figures struct {
 	Jobs   map[string]int // by state: ready, scheduled, retry, held, in_flight, blocked
 	Failed int            // jobs in ready and retry with a retry count
 	Morgue int            // payloads in the morgue
+	// Outgoing is the number of follow-ups that wait to be delivered.
+	Outgoing int
 	// Unlogged is the number of lines that were never written to journals because Redis was out of
 	// memory.
 	Unlogged int64
@@ -32,7 +34,7 @@ type Shards struct {
 
 // Describe implements prometheus.Collector.
 func (s *Shards) Describe(ch chan<- *prometheus.Desc) {
-	for _, m := range []*Metric{lag, jobs, jobsFailed, morgue, journalDropped} {
+	for _, m := range []*Metric{lag, jobs, jobsFailed, morgue, outgoing, journalDropped} {
 		ch <- m.newDesc()
 	}
 }
@@ -53,6 +55,7 @@ func (s *Shards) Collect(ch chan<- prometheus.Metric) {
 		gauge(lag, f.Lag.Seconds(), name)
 		gauge(jobsFailed, float64(f.Failed), name)
 		gauge(morgue, float64(f.Morgue), name)
+		gauge(outgoing, float64(f.Outgoing), name)
 		gauge(journalDropped, float64(f.Unlogged), name)
 		for state, n := range f.Jobs {
 			gauge(jobs, float64(n), name, state)

@@ -84,6 +84,11 @@ var (
 		Help:  "Payloads of this node's shards that ran out of retries. The leader adds the shards without an owner.",
 		Worry: "it grows",
 	})
+	outgoing = declareScraped(TypeGauge, "lowkiq_outgoing_messages", "queue", Metric{
+		Help:  "Follow-ups of this node's shards that wait to be delivered to other queues. The leader adds the shards without an owner.",
+		More:  "`lowkiq-node outgoing QUEUE` shows them.",
+		Worry: "it is not 0 for long",
+	})
 	journalDropped = declareScraped(TypeGauge, "lowkiq_journal_dropped_lines", "queue", Metric{
 		Help:  "Lines that were never written to the journals of this node's shards because Redis was out of memory. The leader adds the shards without an owner.",
 		More:  "The jobs have ended all the same.",

@@ -30,7 +30,7 @@ func (n *Node) readFigures(ctx context.Context) (map[string]metrics.Figures, err
 	all := make(map[string]metrics.Figures, len(byQueue))
 	for name, stats := range byQueue {
 		sum := protocol.Sum(stats)
-		all[name] = metrics.Figures{Lag: sum.Lag, Failed: sum.Jobs.Failed, Morgue: sum.Morgue, Unlogged: sum.Unlogged, Jobs: map[string]int{
+		all[name] = metrics.Figures{Lag: sum.Lag, Failed: sum.Jobs.Failed, Morgue: sum.Morgue, Unlogged: sum.Unlogged, Outgoing: sum.Outgoing, Jobs: map[string]int{
 			"ready": sum.Jobs.Ready, "scheduled": sum.Jobs.Scheduled, "retry": sum.Jobs.Retry, "held": sum.Jobs.Held,
 			"in_flight": sum.Jobs.InFlight, "blocked": sum.Jobs.Blocked,
 		}}

@@ -26,6 +26,7 @@ func (in *instance) watchHolds(ctx context.Context) {
 			for _, o := range in.claims.All() {
 				in.releaseHeldIDs(ctx, o)
 				in.regroupIDs(ctx, o)
+				in.storeDeadTo(ctx, o)
 			}
 		}
 	}
@@ -47,6 +48,14 @@ func (in *instance) releaseHeldIDs(ctx context.Context, o *claims.Owned[*runner.
 	o.Runner.RetryReleaseHeld()
 	if fenced := (*protocol.FencedError)(nil); ctx.Err() == nil && !errors.As(err, &fenced) {
 		in.ops.logWarning("release held ids", nil, err)
+	}
+}
+
+// storeDeadTo stores the queue of dead payloads in a shard, if the rule then has changed since its claim.
+func (in *instance) storeDeadTo(ctx context.Context, o *claims.Owned[*runner.Runner]) {
+	err := o.Claim.StoreDeadTo(ctx, in.node.queues.handled[o.Shard().Queue].rulesNow().Then.Dead)
+	if fenced := (*protocol.FencedError)(nil); err != nil && ctx.Err() == nil && !errors.As(err, &fenced) {
+		in.ops.logWarning("store the queue of dead payloads", nil, err)
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/lowkiq/lowkiq/node/internal/claims"
 	"github.com/lowkiq/lowkiq/node/internal/lease"
 	"github.com/lowkiq/lowkiq/node/internal/limits"
+	"github.com/lowkiq/lowkiq/node/internal/relay"
 	"github.com/lowkiq/lowkiq/node/internal/runner"
 	queuelease "github.com/lowkiq/lowkiq/queue/lease"
 	"github.com/lowkiq/lowkiq/queue/protocol"
@@ -68,6 +69,7 @@ type instance struct {
 	claims    *claims.Claims[*runner.Runner]
 	ownership *ownership
 	wakeups   *wakeups
+	relay     *relay.Relay
 	limits    map[string]*limits.Queue
 	waits     waits
 	broken    error // why the process must end; written before the keeper ends
@@ -92,10 +94,12 @@ func newInstance(stop context.Context, n *Node, number int) *instance {
 	}
 	in.calls = lease.NewCalls(in.keeper, in.ownership.countCalls, func(why error) { in.cancelWork(why) }, in.endProcess)
 	news := n.client.NewWakes(in.io, in.name)
+	in.relay = in.newRelay()
 	in.claims = claims.New(in.claimsProcess(news), n.absent)
 	in.ownership.claims = in.claims
 	in.wakeups = &wakeups{
 		client: n.client, news: news, claims: in.claims, clock: &in.clock, ops: in.ops, interval: n.cfg.PollInterval, io: in.io, drain: n.setDrained,
+		relay: in.relay,
 	}
 	return in
 }
@@ -129,8 +133,12 @@ func (in *instance) claimsProcess(news *protocol.Wakes) claims.Process[*runner.R
 			Claimed: func(claim *protocol.Claim, unowned time.Duration) {
 				own.countClaim(claim, unowned)
 				in.reportRecovery(claim)
+				if claim.Outgoing {
+					in.relay.Kick(claim.Shard, true)
+				}
 			},
 			Removed: func(s lowkiq.Shard) {
+				in.relay.Forget(s)
 				in.ops.forgetShard(s)
 				own.countRelease(s)
 				if n.queues.present(n.queues.handled[s.Queue]) == nil {
@@ -149,7 +157,8 @@ func (in *instance) runnerProcess() *runner.Process {
 		Work: in.work, IO: in.io, Log: in.log, Lanes: &in.lanes, Quarantine: &runner.QuarantineSlot{},
 		Now: sinceBoot, RedisTime: in.clock.timeAt, SetRedisTime: in.clock.setNow, MayWork: in.mayWork, Kick: func() { in.claims.Kick() },
 		OpFailed: in.ops.reportFailure, OpDone: in.ops.reportSuccess, HasListeners: in.node.events.Wanted, PublishRuns: in.publishRuns,
-		Fenced: in.node.metrics.Fenced, EndCalls: func(calls func() int64) { in.calls.EndLostClaim(calls) },
+		EncodeFollowUps: in.node.client.EncodeFollowUps,
+		Fenced:          in.node.metrics.Fenced, EndCalls: func(calls func() int64) { in.calls.EndLostClaim(calls) },
 		MayLog: func(queueName, kind string) (int, bool) { return in.ops.lines.mayLog(queueName + ": " + kind) },
 	}
 }
@@ -172,8 +181,8 @@ func (in *instance) leaseText() []byte {
 		Queues: in.ownership.countShards(), Draining: in.ownership.isLeaving(), TTL: n.cfg.TTL.Milliseconds(), Process: n.process,
 		Refused: in.ops.stuck.refusalTexts(), Unready: n.ready.unreadyReasons(), Features: protocol.Features(),
 		Recurring: slices.Sorted(maps.Keys(n.cfg.Recurring)), Paused: in.pausedQueues(), Waits: in.waits.shownWaits(),
-		Static: n.cfg.static(),
-		Load:   n.load.measure(sinceBoot(), in.slots.Use),
+		Static: n.cfg.static(), Outgoing: in.relay.Reasons(),
+		Load: n.load.measure(sinceBoot(), in.slots.Use),
 	}
 	if dropped, lately := logbuf.Dropped(n.cfg.Log); lately {
 		info.Unlogged = dropped
@@ -289,10 +298,10 @@ func (in *instance) backgroundLoops() []func(context.Context) {
 	}
 	scan := &orphanScan{
 		instance: in.name, cluster: in.ownership.cluster, queues: &n.queues, leases: n.leases, metrics: n.metrics, found: &n.orphans,
-		static: n.cfg.static() != nil, log: in.log, warn: in.ops.logWarning,
+		static: n.cfg.static() != nil, log: in.log, warn: in.ops.logWarning, relay: in.relayUnowned,
 	}
 	return []func(context.Context){
-		in.wakeups.followNews, in.wakeups.pollShards, minute.run, in.trimMorgues, in.watchHolds, in.sharePermits, in.tendGroups, in.watchWaits, in.watchEviction,
+		in.wakeups.followNews, in.wakeups.pollShards, minute.run, in.trimMorgues, in.watchHolds, in.sharePermits, in.tendGroups, in.watchWaits, in.watchEviction, in.relay.Run,
 		func(ctx context.Context) { n.ready.watchHandlers(ctx, in.log, in.keeper.RenewNow) },
 		func(ctx context.Context) { in.claims.ScanOrphans(ctx, scan.scanConfig()) },
 	}

@@ -166,6 +166,7 @@ func (n *Node) Handle(rules QueueConfig, handler lowkiq.Handler) error {
 			return fmt.Errorf("node: %w", err)
 		}
 	}
+	n.client.SetDeadTo(rules.Name, rules.Then.Dead)
 	n.queues.handled[rules.Name] = newHandled(rules, handler, n.metrics)
 	return nil
 }

@@ -181,6 +181,7 @@ func (q *queues) applySettings(name string, set rules.Set, now time.Time) {
 	if same && reflect.DeepEqual(on.rulesNow().Holds, live.Holds) { // each hold ends by itself
 		return
 	}
+	q.client.SetDeadTo(name, live.Then.Dead)
 	q.log.Info("settings changed", "queue", name, "revision", set.Rev, "set", fmt.Sprint(slices.Sorted(maps.Keys(values))))
 	on.apply(live, len(values))
 }
@@ -227,7 +228,7 @@ func (cfg *QueueConfig) forRunner(format func(error) string) runner.Rules {
 		of.BatchSize = min(of.BatchSize, of.Limit.Burst) // the rate never allows a larger batch
 	}
 	return runner.Rules{
-		Rules: of, ShardJournal: lines, Encode: cfg.Codec.Encode, RetryFunc: cfg.RetryFunc, Held: cfg.held, FormatError: format,
+		Rules: of, ShardJournal: lines, Encode: cfg.Codec.Encode, Decode: cfg.Codec.Decode, RetryFunc: cfg.RetryFunc, Held: cfg.held, FormatError: format,
 		OnExhausted: verdict.DecodedHook(cfg.Codec.Decode, cfg.OnExhausted), OnBuried: verdict.DecodedHook(cfg.Codec.Decode, cfg.OnBuried), OnRecovered: cfg.OnRecovered,
 	}
 }

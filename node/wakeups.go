@@ -6,6 +6,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/node/internal/claims"
+	"github.com/lowkiq/lowkiq/node/internal/relay"
 	"github.com/lowkiq/lowkiq/node/internal/runner"
 	"github.com/lowkiq/lowkiq/queue/protocol"
 )
@@ -20,6 +21,7 @@ type wakeups struct {
 	interval time.Duration // between two polls
 	io       context.Context
 	drain    func(on bool) // an operator asks for it
+	relay    *relay.Relay
 }
 
 // followNews applies wake-up messages until ctx ends.
@@ -38,6 +40,7 @@ func (w *wakeups) applyNews(news protocol.Wake) {
 	o := w.claims.Get(news.Shard)
 	if news.Confirmed {
 		o = w.claims.ConfirmSubscription(news.Shard)
+		w.lookForFollowUps(o)
 	}
 	switch {
 	case news.Asked != nil:
@@ -46,6 +49,10 @@ func (w *wakeups) applyNews(news protocol.Wake) {
 		w.drain(news.Drain == "on")
 	case news.Wanted != 0:
 		w.claims.ReleaseForgotten(news.Shard, news.Wanted)
+	case news.Outgoing:
+		if o != nil {
+			w.relay.Kick(o.Claim.Shard, false)
+		}
 	case o == nil:
 		w.claims.RetryFreed(news.Shard)
 	case news.Parked:
@@ -54,6 +61,13 @@ func (w *wakeups) applyNews(news protocol.Wake) {
 		o.Runner.Wake()
 	default:
 		o.Runner.WakeAt(news.Due)
+	}
+}
+
+// lookForFollowUps makes the relay look at a shard whose messages were missed.
+func (w *wakeups) lookForFollowUps(o *ownedShard) {
+	if o != nil {
+		w.relay.Kick(o.Claim.Shard, true)
 	}
 }
 

@@ -20,6 +20,7 @@ type Instance struct {
 	Unready    map[string]string          // queues with a handler that cannot work, with the reason
 	Waits      map[string][]protocol.Wait // what the lanes of a queue wait for
 	Refused    []string                   // operations that Redis refuses
+	Outgoing   map[string]string          // why follow-ups wait to be delivered, by the queue of their shards
 }
 
 // Handled holds the instances with a lease.
@@ -99,6 +100,7 @@ const (
 	CauseHeld        CauseKind = "held"        // a person holds ids
 	CauseRetries     CauseKind = "retries"     // ids wait for their next attempt
 	CauseBlocked     CauseKind = "blocked"     // ids are out of retries
+	CauseOutgoing    CauseKind = "outgoing"    // follow-ups wait to be delivered
 )
 
 // Cause is a reason why a queue, or some ids of it, cannot go faster now.
@@ -111,7 +113,7 @@ type Cause struct {
 // Slowest returns the most important cause of a queue's lag. Causes that concern only some ids do not count.
 func Slowest(causes []Cause) (first Cause, there bool) {
 	for _, c := range causes {
-		if !slices.Contains([]CauseKind{CauseHeld, CauseRetries, CauseBlocked}, c.Kind) {
+		if !slices.Contains([]CauseKind{CauseHeld, CauseRetries, CauseBlocked, CauseOutgoing}, c.Kind) {
 			return c, true
 		}
 	}
@@ -179,8 +181,22 @@ func (f *QueueFacts) Causes() []Cause {
 	if n := sum.Jobs.Blocked; n > 0 {
 		add(CauseBlocked, "errors "+f.Name+" --state blocked", "%s ran out of retries and %s for a person", ids(n), verb(n, "waits", "wait"))
 	}
+	if n := sum.Outgoing; n > 0 && sum.OldestOut >= patientOut {
+		reason := ""
+		for _, i := range f.Handled {
+			reason = cmp.Or(reason, i.Outgoing[f.Name])
+		}
+		if reason != "" {
+			reason = ": " + reason
+		}
+		add(CauseOutgoing, "outgoing "+f.Name, "%d %s to other queues %s, the first for %s%s", n, verb(n, "follow-up", "follow-ups"), verb(n, "waits", "wait"),
+			sum.OldestOut.Round(time.Second), reason)
+	}
 	return *causes
 }
+
+// patientOut is the minimum wait of a follow-up that is shown as a cause.
+const patientOut = 5 * time.Second
 
 // Waits returns only the causes that make lanes wait.
 func (f *QueueFacts) Waits() []Cause {

@@ -90,7 +90,7 @@ func (x inspector) Status(ctx context.Context) (Status, error) {
 			}
 		}
 		known.Nodes = append(known.Nodes, node)
-		known.Warnings = slices.Concat(known.Warnings, refusalsOf(info), unreadyOf(info), unloggedOf(info))
+		known.Warnings = slices.Concat(known.Warnings, refusalsOf(info), unreadyOf(info), outgoingOf(info), unloggedOf(info))
 	}
 	entries, damaged, err := client.Registry().Read(ctx)
 	if err != nil {
@@ -126,6 +126,17 @@ func unreadyOf(info identity.Lease) (warnings []string) {
 			return append(warnings, fmt.Sprintf("the handlers of %d more queues on node %s are not ready", len(info.Unready)-i, info.Node))
 		}
 		warnings = append(warnings, fmt.Sprintf("the handler of queue %s on node %s is not ready: %s", name, info.Node, info.Unready[name]))
+	}
+	return warnings
+}
+
+// outgoingOf returns what the lease of an instance tells of follow-ups that wait, for people.
+func outgoingOf(info identity.Lease) (warnings []string) {
+	for i, name := range slices.Sorted(maps.Keys(info.Outgoing)) {
+		if i == maxUnready {
+			return append(warnings, fmt.Sprintf("follow-ups of %d more queues of node %s are not delivered", len(info.Outgoing)-i, info.Node))
+		}
+		warnings = append(warnings, fmt.Sprintf("follow-ups of queue %s are not delivered: %s; see lowkiq-node outgoing %s", name, info.Outgoing[name], name))
 	}
 	return warnings
 }
@@ -211,7 +222,7 @@ func (x inspector) Handled(ctx context.Context) (Handled, error) {
 func handledBy(name string, info identity.Lease) Instance {
 	return Instance{
 		Node: info.Node, Name: name, Draining: info.Draining, Static: info.Static.String(), Queues: info.Queues, Unready: info.Unready,
-		Waits: info.Waits, Refused: info.Refused,
+		Waits: info.Waits, Refused: info.Refused, Outgoing: info.Outgoing,
 	}
 }
 

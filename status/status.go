@@ -69,6 +69,7 @@ type Queue struct {
 	Lag       float64         `json:"lag_s"`     // age of the oldest due job, seconds; 0 if none
 	Jobs      protocol.Counts `json:"jobs"`
 	Morgue    int             `json:"morgue"`            // payloads in the morgue
+	Outgoing  int             `json:"outgoing"`          // follow-ups that wait to be delivered to other queues
 	Processed int64           `json:"processed"`         // ids acked, ever
 	Failed    int64           `json:"failed"`            // failures of ids, ever
 	Codec     string          `json:"codec"`             // in which payloads are stored; "" = as they are pushed

@@ -204,6 +204,36 @@ type Deleted struct {
 	Jobs       int    `json:"jobs"`                 // ids that are not done
 	Morgue     int    `json:"morgue"`               // payloads in the morgue
 	Aside      int    `json:"unreadable,omitempty"` // records that a repair has set aside
+	Outgoing   int    `json:"outgoing,omitempty"`   // follow-ups that were not delivered
+}
+
+// Outgoing has the follow-ups of a queue that wait to be delivered to other queues.
+type Outgoing struct {
+	Queue   string         `json:"queue"`
+	Waiting int            `json:"waiting"`          // number of them all
+	Reason  string         `json:"reason,omitempty"` // why they wait, if a node has said so
+	First   []OutgoingPush `json:"first"`            // the first of each shard, at most 100 in all, the oldest first
+}
+
+// OutgoingPush is a follow-up that waits.
+type OutgoingPush struct {
+	JobID
+	Shard int     `json:"shard"`
+	Since float64 `json:"since"`           // unix seconds
+	To    string  `json:"to"`              // its queue
+	Bytes int     `json:"bytes"`           // of its payload, as it is stored
+	Ended string  `json:"ended,omitempty"` // buried or expired, if the rule then passes the payload on
+}
+
+// OutgoingDrop is the body of a request to drop follow-ups.
+type OutgoingDrop struct {
+	Drop int `json:"drop"` // number of follow-ups, the oldest first
+}
+
+// OutgoingDropped is the answer to it.
+type OutgoingDropped struct {
+	Dropped int `json:"dropped"`
+	Waiting int `json:"waiting"`
 }
 
 // Plan has the shards that would move.

@@ -72,7 +72,7 @@ func queueOf(name string, entry protocol.RegistryEntry, limits rules.Push, shard
 	facts := status.QueueFacts{Name: name, Paused: entry.Paused, Redis: refuses, Handled: handled, Shards: shards, Reshard: reshard}
 	return status.Queue{
 		Name: name, Shards: entry.Shards, Paused: entry.Paused, Unhandled: len(handled.By(name)) == 0, Lag: stats.Lag.Seconds(),
-		Jobs: stats.Jobs, Morgue: stats.Morgue, Processed: stats.Processed, Failed: stats.Failed,
+		Jobs: stats.Jobs, Morgue: stats.Morgue, Outgoing: stats.Outgoing, Processed: stats.Processed, Failed: stats.Failed,
 		Codec: entry.Codec, Limits: status.Limits{PayloadBytes: limits.PayloadBytes, Payloads: limits.Payloads, IDPayload: limits.IDPayload},
 		Causes: facts.Causes(), Reshard: reshard,
 	}
@@ -159,5 +159,5 @@ func (a *api) deleteQueue(w http.ResponseWriter, r *http.Request) (any, error) {
 	if err != nil && !needsForce {
 		return nil, err
 	}
-	return Deleted{name, !want.DryRun, had.Before, needsForce, had.Jobs, had.Morgue, had.Aside}, nil
+	return Deleted{name, !want.DryRun, had.Before, needsForce, had.Jobs, had.Morgue, had.Aside, had.Outgoing}, nil
 }

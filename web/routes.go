@@ -150,6 +150,12 @@ func (a *api) queueRoutes() []route {
 				"values of configurations until its time is over or it is unset.",
 			body: `{"set":{"batch_size":10},"for":"2h","why":"a backlog"}`, takes: actions.RulesChange{},
 			gives: Rules{}, sends: revisionHeader, fails: []int{412, 428}, serve: a.ofQueue(a.changeRules)}),
+		{name: "outgoing", pattern: "GET /api/v1/queues/{q}/outgoing", about: "the follow-ups of a queue that wait to be delivered to other queues",
+			more: "They usually wait for milliseconds. If a queue refuses one, the later ones of its shard for that shard wait behind it, and reason says why.",
+			path: "/api/v1/queues/orders/outgoing", gives: Outgoing{}, serve: a.ofQueue(a.listOutgoing)},
+		routeOf(actions.DropOutgoing, route{
+			more: "They are never delivered, and the jobs that they come from stay done or buried.",
+			body: `{"drop":1}`, takes: OutgoingDrop{}, gives: OutgoingDropped{}, serve: a.ofQueue(a.dropOutgoing)}),
 		{name: "holds", pattern: "GET /api/v1/queues/{q}/holds", about: "the holds of a queue: ids and prefixes that no handler gets, by whom and until when",
 			path: "/api/v1/queues/orders/holds", gives: Holds{}, serve: a.ofQueue(a.listHolds)},
 		routeOf(actions.Hold, route{

@@ -26,8 +26,8 @@ type answer struct {
 
 // ParseAnswer parses a handler's answer to batch, and returns what a Go handler would return: nil if all
 // jobs are done, [lowkiq.Failed] if some jobs have failed or are to be buried, [lowkiq.Postpone] or
-// [lowkiq.Throttle] if all jobs are to come later, else the error of the whole batch. It passes the results
-// and states of jobs that are done to [lowkiq.Batch.Answer].
+// [lowkiq.Throttle] if all jobs are to come later, else the error of the whole batch. It passes the results,
+// states and follow-ups of jobs that are done to [lowkiq.Batch.Answer].
 //
 // An [*Error] means that text is not an answer. An answer that names an id which is not in the batch fails
 // the whole batch, because the handler may have mixed up its ids. A result or state that is too long
@@ -126,6 +126,9 @@ func (a *answer) perID(batch *lowkiq.Batch) error {
 		}
 		if one.Stated {
 			answer.State(one.State)
+		}
+		for _, push := range one.Then {
+			answer.Then(push.Queue, push.Push)
 		}
 	}
 	if len(failed) == 0 {
@@ -296,7 +299,7 @@ func (d *decoder) decodeKey64(raw []byte) (string, *fault) {
 	return l.decodeBase64()
 }
 
-// decodeAnswers parses an object of ids with their results and states.
+// decodeAnswers parses an object of ids with their results, states and follow-ups.
 func (d *decoder) decodeAnswers(a *answer, decodeKey func([]byte) (string, *fault)) *fault {
 	if d.peek() != '{' {
 		return d.wrongKind(`must be an object of ids and what is said of them, such as {"a":{"result":1}}`)
@@ -324,14 +327,43 @@ func (d *decoder) decodeAnswers(a *answer, decodeKey func([]byte) (string, *faul
 	})
 }
 
-// decodeAnswered parses the result and the state of an id.
+// decodeThen parses an array of follow-ups: pushes, each with its queue. It never returns nil.
+func (d *decoder) decodeThen() (all []lowkiq.FollowUp, err *fault) {
+	const want = `must be an array of pushes with their queues, such as [{"queue":"mail","id":"u7","payload":1}]`
+	if d.peek() != '[' {
+		return nil, d.wrongKind(want)
+	}
+	outer := d.field
+	all, d.arena = []lowkiq.FollowUp{}, nil
+	err = d.walkArray(3, func(i int) *fault {
+		var one lowkiq.FollowUp
+		var err *fault
+		if i == lowkiq.MaxFollowUps {
+			return &fault{d.pos, fmt.Sprintf("a job has at most %d follow-ups", lowkiq.MaxFollowUps)}
+		}
+		at := d.pos
+		if one.Push, err = d.decodePushTo(&one.Queue); err != nil {
+			where := fmt.Sprintf("[%d]", i)
+			if d.field != "" {
+				where += "." + d.field
+			}
+			return &fault{max(at, err.pos), where + ": " + err.reason}
+		}
+		all = append(all, one)
+		return nil
+	})
+	d.field = outer
+	return all, err
+}
+
+// decodeAnswered parses the result, the state and the follow-ups of an id.
 func (d *decoder) decodeAnswered() (one lowkiq.Answered, err *fault) {
 	if d.peek() != '{' {
-		return one, d.wrongKind(`must be an object with a result, a state or both, such as {"result":1,"state":{"n":1}}`)
+		return one, d.wrongKind(`must be an object with a result, a state, follow-ups or some of them, such as {"result":1,"state":{"n":1}}`)
 	}
 	err = d.walkObject(2, func(key []byte) *fault {
 		at, name := d.keyPos, key[1:len(key)-1]
-		if string(name) == "result" && one.Result != nil || string(name) == "state" && one.Stated {
+		if string(name) == "result" && one.Result != nil || string(name) == "state" && one.Stated || string(name) == "then" && one.Then != nil {
 			return &fault{at, fmt.Sprintf("%s: given twice", name)}
 		}
 		var err *fault
@@ -345,9 +377,9 @@ func (d *decoder) decodeAnswered() (one lowkiq.Answered, err *fault) {
 				one.State, err = d.decodeResult()
 			}
 		case "then":
-			err = &fault{reason: "follow-up pushes are not there yet: the handler has to push by itself"}
+			one.Then, err = d.decodeThen()
 		default:
-			return &fault{at, fmt.Sprintf("unknown field %.600s (known: result, state)", key)}
+			return &fault{at, fmt.Sprintf("unknown field %.600s (known: result, state, then)", key)}
 		}
 		if err != nil {
 			return &fault{max(at, err.pos), fmt.Sprintf("%s: %s", name, err.reason)}

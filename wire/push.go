@@ -107,7 +107,10 @@ func (d *decoder) decodeLines() *fault {
 }
 
 // decodePush decodes a job.
-func (d *decoder) decodePush() (lowkiq.Push, *fault) {
+func (d *decoder) decodePush() (lowkiq.Push, *fault) { return d.decodePushTo(nil) }
+
+// decodePushTo decodes a job that also names its queue, unless queue is nil.
+func (d *decoder) decodePushTo(queue *string) (lowkiq.Push, *fault) {
 	var p lowkiq.Push
 	var seen uint8
 	raw := false
@@ -120,6 +123,22 @@ func (d *decoder) decodePush() (lowkiq.Push, *fault) {
 		return p, d.unexpected(`a job such as {"id":"a","payload":1}`)
 	}
 	err := d.walkObject(0, func(key []byte) *fault {
+		if queue != nil && string(key) == `"queue"` {
+			if *queue != "" {
+				return &fault{d.keyPos, `field "queue" given twice`}
+			}
+			d.field = "queue"
+			at := d.pos
+			name, err := d.decodeText()
+			if err == nil && name == "" {
+				err = &fault{reason: "is empty"}
+			}
+			if err != nil {
+				return &fault{max(at, err.pos), err.reason}
+			}
+			*queue, d.field = name, ""
+			return nil
+		}
 		bit, err := d.fieldBit(key, seen)
 		if err != nil {
 			return err
@@ -143,6 +162,10 @@ func (d *decoder) decodePush() (lowkiq.Push, *fault) {
 	}
 	if err == nil && seen&(bitID|bitID64) == 0 {
 		d.field = "id"
+		err = &fault{start, "missing"}
+	}
+	if err == nil && queue != nil && *queue == "" {
+		d.field = "queue"
 		err = &fault{start, "missing"}
 	}
 	return p, err

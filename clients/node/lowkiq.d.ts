@@ -176,6 +176,8 @@ export class Job {
   state: any;
   /** Assign it to answer the callers. */
   result: any;
+  /** Adds a push to any registered queue, which Redis stores with the end of the job or not at all. */
+  followUp(queue: string, id: ID, payload?: unknown, options?: { score?: number; performAt?: Date | number; header?: Record<string, string> }): void;
   /** Reports how far the job is. */
   note(note: Note): Promise<void>;
 }

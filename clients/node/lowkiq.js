@@ -435,6 +435,12 @@ class Job {
     this.#answer.result = encode(value);
   }
 
+  /** Adds a push to any registered queue, which Redis stores with the end of the job or not at all. */
+  followUp(queue, id, payload, { score, performAt, header } = {}) {
+    this.#answer.then ??= [];
+    this.#answer.then.push({ queue, ...JSON.parse(jobLine({ id, payload, score, performAt, header })) });
+  }
+
   /** Reports how far the job is. With a state the next attempt continues there. */
   async note({ progress, log, state } = {}) {
     const note = { progress, log };
@@ -445,7 +451,7 @@ class Job {
     await this.#note(this, note);
   }
 
-  /** Returns the result and the state, undefined if there are none. */
+  /** Returns the result, the state and the follow-ups, undefined if there are none. */
   static answerOf(job) {
     return Object.keys(job.#answer).length > 0 ? job.#answer : undefined;
   }

@@ -43,6 +43,7 @@ type cli struct {
 	Track    trackCommand    `cmd:""`
 	Hold     holdCommand     `cmd:""`
 	Cancel   cancelCommand   `cmd:""`
+	Outgoing outgoingCommand `cmd:"" help:"Show the follow-ups of a queue that wait to be delivered, or drop some."`
 	Rules    rulesCommand    `cmd:"" help:"Show the rules of a queue, and change them while it runs."`
 	InFlight inFlightCommand `cmd:"" help:"List the jobs that handlers have."`
 	Errors   errorsCommand   `cmd:"" help:"Group the errors of failed, blocked or buried jobs by kind."`

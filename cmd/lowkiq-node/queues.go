@@ -133,6 +133,9 @@ func contentsText(d web.Deleted) string {
 	if d.Aside > 0 {
 		text += fmt.Sprintf(", and %s that could not be read", terminal.CountNoun(d.Aside, "record"))
 	}
+	if d.Outgoing > 0 {
+		text += fmt.Sprintf(", and %s that were not delivered", terminal.CountNoun(d.Outgoing, "follow-up"))
+	}
 	return text
 }
 

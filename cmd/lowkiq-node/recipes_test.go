@@ -213,7 +213,7 @@ func (w *walked) do(s step) (count int) {
 func (w *walked) settle() {
 	w.t.Helper()
 	var stats []byte
-	busy := regexp.MustCompile(`"(ready|in_flight)":[1-9]`)
+	busy := regexp.MustCompile(`"(ready|in_flight|outgoing)":[1-9]`)
 	if !clitest.Eventually(func() bool {
 		var err error
 		stats, err = w.command("lowkiq-node queues list -o json").Output()

@@ -93,6 +93,8 @@ func TestAlertsFire(t *testing.T) {
 		{"LowkiqRecurringLate", two("lowkiq_recurring_late_seconds", "", "50x160", "50x160"), false},
 		{"LowkiqReshardHangs", two("lowkiq_reshard_seconds", queue, "0+60x160", "_x160"), true},
 		{"LowkiqReshardHangs", two("lowkiq_reshard_seconds", queue, "0+60x9 _x151", "_x160"), false},
+		{"LowkiqFollowUpsWait", two("lowkiq_outgoing_messages", queue, "3x160", "0x160"), true},
+		{"LowkiqFollowUpsWait", two("lowkiq_outgoing_messages", queue, "0x150 3 0x9", "0x160"), false}, // on their way
 		{"LowkiqShardsMove", two("lowkiq_shard_moves_total", "", "0+20x160", "0+20x160"), true},
 		{"LowkiqShardsMove", two("lowkiq_shard_moves_total", "", "0x100 16x60", "0x100 16x60"), false},
 		{"LowkiqFenced", one("lowkiq_fenced_total", `,op="ack"`, "0x140 1x20"), true},

@@ -14,19 +14,22 @@ import (
 type Reports struct {
 	Answers map[string]lowkiq.Answered // results and states, by id
 	Notes   map[string]time.Time       // ids with notes, which end with their jobs
+	// FollowUps has follow-ups by id, as their queues store them; see Rules.AddFollowUps.
+	FollowUps map[string][]protocol.FollowUp
 }
 
-// Stored returns the answers that Redis stores with the ends of jobs: results for callers, and states,
-// which Redis keeps for stateFor. It returns nil in queues that use neither.
+// Stored returns the answers that Redis stores with the ends of jobs: results for callers, follow-ups, and states,
+// which Redis keeps for stateFor. It returns nil in queues that use none of them.
 func (r Reports) Stored(jobs []lowkiq.Job, stateFor time.Duration) (answers []protocol.Answer) {
 	for i := range jobs {
 		job := &jobs[i]
-		if job.Callers == 0 && r.Answers == nil && r.Notes == nil {
+		if job.Callers == 0 && r.Answers == nil && r.Notes == nil && r.FollowUps == nil {
 			continue
 		}
 		answer := r.Answers[job.ID]
 		_, noted := r.Notes[job.ID]
-		if job.Callers == 0 && !answer.Stated && !noted {
+		then := r.FollowUps[job.ID]
+		if job.Callers == 0 && !answer.Stated && !noted && then == nil {
 			continue // a result is for callers
 		}
 		bytes := 0
@@ -34,7 +37,7 @@ func (r Reports) Stored(jobs []lowkiq.Job, stateFor time.Duration) (answers []pr
 			bytes += len(job.Payloads[k].Data) + len(job.Payloads[k].Header)
 		}
 		answers = append(answers, protocol.Answer{
-			ID: job.ID, Callers: job.Callers, Bytes: bytes, Result: answer.Result, State: answer.State, SetState: answer.Stated,
+			ID: job.ID, Callers: job.Callers, Bytes: bytes, Result: answer.Result, State: answer.State, SetState: answer.Stated, Then: then,
 			HasNotes: noted, StateFor: stateFor,
 		})
 	}
@@ -67,6 +70,8 @@ func (r *Rules) CheckAnswers(batch *lowkiq.Batch, answers map[string]lowkiq.Answ
 			answers[id] = one
 		}
 		switch {
+		case len(one.Then) > lowkiq.MaxFollowUps:
+			failed[id] = fmt.Errorf("it has %d follow-ups, at most %d are allowed", len(one.Then), lowkiq.MaxFollowUps)
 		case len(one.Result) > lowkiq.MaxResultBytes:
 			failed[id] = fmt.Errorf("its result is %d bytes, at most %d are allowed", len(one.Result), lowkiq.MaxResultBytes)
 		case len(one.State) > lowkiq.MaxStateBytes:

@@ -21,6 +21,7 @@ type Rules struct {
 	FormatError func(error) string
 	// Encode returns results and states in their stored form. nil stores them unchanged.
 	Encode func([]byte) ([]byte, error)
+	Decode func([]byte) ([]byte, error) // of payloads that the rule then passes on; nil leaves them unchanged
 }
 
 // retryIn is the delay before the next attempt.

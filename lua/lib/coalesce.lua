@@ -156,6 +156,7 @@ local function deferred(id, at, changed, record, busy)
   return changed
 end
 
+local strict = false
 --#include store
 
 local over = quiet > 0 and redis.call('ZRANGEBYSCORE', KEY.since, '-inf', string.format('%.0f', now - longest - 60000000), 'LIMIT', 0, 16 + 2 * n) or {}

@@ -12,8 +12,8 @@ end
 -- entomb adds the payloads of a job, at most a piece, to the morgue record of the id. The record gets the
 -- retry count, the error (an empty error replaces none), and the time (us) as its due time. Equal
 -- payloads become one payload. Among equal scores the added payloads are last, because the others were
--- buried before.
-local function entomb(morgue_key, dead_key, count_key, spill, spillx, id, some, retry, err, now)
+-- buried before. With silent it tells nobody, because the payloads were buried elsewhere.
+local function entomb(morgue_key, dead_key, count_key, spill, spillx, id, some, retry, err, now, silent)
   local rec = redis.call('HGET', morgue_key, id)
   local job = rec and parse(rec) or {n = 0, bytes = 0, next = 1, shift = 0, data = {}, score = {}}
   local had = job.n
@@ -28,7 +28,7 @@ local function entomb(morgue_key, dead_key, count_key, spill, spillx, id, some, 
     rec = head('s', job)
   end
   redis.call('HSET', morgue_key, id, rec)
-  weigh(tell(some.data, 'buried\n' .. err), 0)
+  if not silent then weigh(tell(some.data, 'buried\n' .. err, id), 0) end
   redis.call('ZADD', dead_key, string.format('%.0f', now), id)
   if job.n > had then redis.call('HINCRBY', count_key, 'morgue', job.n - had) end
 end

@@ -1,7 +1,7 @@
 -- Included by the pushes, after record and spill: stores payloads one by one. push.lua has the
 -- arguments and the codes. It expects n (jobs), ids, mode, width, now, last and base; old (records that
--- were read) and read (their number); defer and deferred, which are nil except in lib/coalesce.lua. It
--- leaves a code for each stored or refused job in `answer`, and new due ids in `ready`.
+-- were read) and read (their number); defer and deferred, which are nil except in lib/coalesce.lua; strict,
+-- by which no job is stored after a refused job. It leaves a code for each stored or refused job in `answer`, and new due ids in `ready`.
 
 -- read_on reads the next records. In mode m it reads the record of an id once.
 local known = {}
@@ -108,6 +108,7 @@ for i = 1, n do
     full[id] = true
   end
   answer[i] = code
+  if strict and code > '1' then break end
   if later and (code == '0' or code == '1') then changed = deferred(id, later, changed, record, busy) end
   if changed then
     redis.call('HSET', hash, id, changed)

@@ -16,38 +16,51 @@
 -- KEY.reply, which is the name of no key. It is in the same slot. So while the slot of a Redis Cluster
 -- moves, Redis refuses the script at its beginning and not half-way.
 --
--- Anybody who pushes can write any address. So an unreadable address gets no reply, no reply lives longer
--- than a week, and the script publishes only on channels of callers. No address ends a script half-way,
--- or reaches a node.
-local most_kept = 604800000
-
--- caller parses the address of a payload. It returns nil if there is none. The digits are limited,
--- because tonumber of the embedded Redis does not read long numbers.
-local function caller(payload)
-  local a, b, hi, lo = string.byte(payload, 1, 4)
-  if a ~= 0 or b ~= 76 or not lo then return nil end
-  local m = 5 + hi * 256 + lo
-  local length = string.byte(payload, m)
-  if not length or length == 0 or m + length > #payload then return nil end
-  local address = string.sub(payload, m + 1, m + length)
-  local token, keep, stop = string.match(address, '^r(%S+) (%d+) ()')
-  if not token or stop > length then return nil end
-  keep = #keep > 9 and most_kept or math.max(1, math.min(most_kept, tonumber(keep)))
-  return token, keep, string.sub(address, stop)
-end
+-- The script publishes only on channels of callers. No address ends a script half-way, or reaches a node.
+--
+-- A payload of a workflow has the address of its member. The end of the payload is a follow-up for the workflow
+-- (lib/send_on.lua): a push "<state> <member>" to id <workflow> of queue lowkiq.workflows.
+--
+-- Field `then` of KEY.count names the queue that gets the payloads that are buried or have expired; see claim.lua.
+--#include caller
+--#include send_on
 
 local function keep_reply(name, text, ms)
   redis.call('SET', KEY.reply .. ':' .. name, text, 'PX', string.format('%.0f', ms))
 end
 
--- tell sends the same reply to the callers of payloads, and returns their number. Its writes are bounded:
--- it stores a long reply once, and publishes at most 64 KiB with it.
+-- dead_to is the queue that gets dead payloads, false if there is none, and nil before it is read.
+local dead_to
+
+-- pass_on stores follow-ups for dead payloads of an id, and returns their number.
+local function pass_on(payloads, reply, id)
+  if dead_to == nil then dead_to = redis.call('HGET', KEY.count, 'then') or false end
+  if not dead_to then return 0 end
+  for i = 1, #payloads do send_on(dead_to, id, payloads[i], '', '', reply) end
+  return #payloads
+end
+
+-- tell reports the end of an id's payloads to their callers, their workflows and the rule `then`. It returns how
+-- many reports it made. Its writes are bounded: it stores a long reply once, and publishes at most 64 KiB with it.
 local shared = 0
-local function tell(payloads, reply)
+local function tell(payloads, reply, id)
+  local stop = string.find(reply, '\n', 1, true)
+  local state = stop and string.sub(reply, 1, stop - 1) or reply
+  local passed = (state == 'buried' or state == 'expired') and pass_on(payloads, reply, id) or 0
   local tokens, keeps, longest, channels, told = {}, {}, 0, {}, {}
   local callers = string.sub(KEY.reply, 1, string.find(KEY.reply, '/', 1, true) - 1) .. '}:replies:'
   for i = 1, #payloads do
-    local token, keep, channel = caller(payloads[i])
+    local address = address_of(payloads[i])
+    local token, keep, channel
+    if address then
+      local call, member = parts_of(address)
+      local workflow, name = string.match(member, '^f(%S+) ()')
+      if workflow then
+        send_on('lowkiq.workflows', workflow, state .. ' ' .. string.sub(member, name), '', '', '')
+        passed = passed + 1
+      end
+      token, keep, channel = caller_at(call)
+    end
     if token then
       tokens[#tokens + 1], keeps[#keeps + 1] = token, keep
       longest = math.max(longest, keep)
@@ -76,5 +89,5 @@ local function tell(payloads, reply)
     local names = table.concat(told[channels[i]], ' ')
     redis.call('PUBLISH', channels[i], whole and names .. '\n' .. reply or names)
   end
-  return #tokens
+  return #tokens + passed
 end

@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -53,13 +54,15 @@ func TestAnswers(t *testing.T) {
 		"none": {`{"ok":true}`, "", nil, nil},
 		"both": {`{"ok":true,"answers":{"a":{"result":{"n":[1]},"state":{"$base64":"AP8="}},"b":{"result":""}}}`, "",
 			&lowkiq.Answered{Result: []byte(`{"n":[1]}`), State: []byte("\x00\xff"), Stated: true}, &lowkiq.Answered{Result: []byte{}}},
-		"a state that ends":    {`{"ok":true,"answers":{"a":{"state":null}}}`, "", &lowkiq.Answered{Stated: true}, nil},
-		"beside a failure":     {`{"failed":{"a":"no stock"},"answers":{"a":{"state":1},"b":{"result":2}}}`, "a: no stock", nil, &lowkiq.Answered{Result: []byte("2")}},
-		"beside a burial":      {`{"bury":{"b":"never"},"answers":{"a":{"result":2}}}`, "b: never", &lowkiq.Answered{Result: []byte("2")}, nil},
-		"of a failure":         {`{"ok":false,"error":"away","answers":{"a":{"state":1}}}`, "away", nil, nil},
-		"of a stranger":        {`{"ok":true,"answers":{"a":{"state":1},"c":{"state":1}}}`, `handler answered about "c", which is not in the batch: all of it counts as failed`, nil, nil},
-		"of another type":      {`{"ok":true,"answers":{"a":{"state":1},"b":7}}`, `answers: id "b": must be an object with a result, a state or both`, nil, nil},
-		"with what is to come": {`{"ok":true,"answers":{"a":{"state":1},"b":{"then":[]}}}`, `answers: id "b": then: follow-up pushes are not there yet`, nil, nil},
+		"a state that ends": {`{"ok":true,"answers":{"a":{"state":null}}}`, "", &lowkiq.Answered{Stated: true}, nil},
+		"beside a failure":  {`{"failed":{"a":"no stock"},"answers":{"a":{"state":1},"b":{"result":2}}}`, "a: no stock", nil, &lowkiq.Answered{Result: []byte("2")}},
+		"beside a burial":   {`{"bury":{"b":"never"},"answers":{"a":{"result":2}}}`, "b: never", &lowkiq.Answered{Result: []byte("2")}, nil},
+		"of a failure":      {`{"ok":false,"error":"away","answers":{"a":{"state":1}}}`, "away", nil, nil},
+		"of a stranger":     {`{"ok":true,"answers":{"a":{"state":1},"c":{"state":1}}}`, `handler answered about "c", which is not in the batch: all of it counts as failed`, nil, nil},
+		"of another type":   {`{"ok":true,"answers":{"a":{"state":1},"b":7}}`, `answers: id "b": must be an object with a result, a state, follow-ups or some of them`, nil, nil},
+		"with follow-ups": {`{"ok":true,"answers":{"a":{"then":[{"queue":"mail","id":"u","payload":{"n":1},"perform_in":1763600000}]},"b":{"then":[]}}}`, "",
+			&lowkiq.Answered{Then: []lowkiq.FollowUp{{Queue: "mail", Push: lowkiq.Push{ID: "u", Payload: []byte(`{"n":1}`), PerformAt: time.Unix(1763600000, 0)}}}}, nil},
+		"with a bad follow-up": {`{"ok":true,"answers":{"a":{"state":1},"b":{"then":[{"queue":"mail"}]}}}`, `answers: id "b": then: [0].id: missing`, nil, nil},
 		"too long": {`{"ok":true,"answers":{"a":{"state":"` + strings.Repeat("x", lowkiq.MaxStateBytes) + `"},"b":{"state":1}}}`, "a: its state is 65538 bytes, at most 65536 are allowed",
 			nil, &lowkiq.Answered{State: []byte("1"), Stated: true}},
 	} {
@@ -75,7 +78,7 @@ func TestAnswers(t *testing.T) {
 				for id, want := range map[string]*lowkiq.Answered{"a": c.a, "b": c.b} {
 					got, ok := said[id]
 					if ok != (want != nil) || ok && (!bytes.Equal(got.Result, want.Result) || (got.Result == nil) != (want.Result == nil) ||
-						!bytes.Equal(got.State, want.State) || (got.State == nil) != (want.State == nil) || got.Stated != want.Stated) {
+						!bytes.Equal(got.State, want.State) || (got.State == nil) != (want.State == nil) || got.Stated != want.Stated || !reflect.DeepEqual(got.Then, want.Then)) {
 						t.Errorf("%s: got %+v answered of %s, want %+v", kind, got, id, want)
 					}
 				}

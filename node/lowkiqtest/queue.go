@@ -9,7 +9,7 @@
 //
 // Lowkiq's own tests compare the scripts of Redis with this queue, which decides with the code of a node. So
 // middlewares, codec, batches, retries, merges, coalescing and debouncing, expiry, holds, quarantine, the
-// morgue and groups that handlers hold back ([lowkiq.Throttle]) work as in production. One handler runs at a
+// morgue, follow-ups ([Queue.FollowUps]) and groups that handlers hold back ([lowkiq.Throttle]) work as in production. One handler runs at a
 // time, so a limit of calls at once has no effect.
 //
 // Not included are rates, Redis, nodes, schedules of more than one shard, and the causes [lowkiq.ErrTimeout],
@@ -53,9 +53,10 @@ type Queue struct {
 	fence int64        // guarded by mu
 	lose  bool         // the next answer of a handler is lost; guarded by mu
 
-	holds []rules.Hold     // guarded by mu
-	held  *rules.Held      // from holds; guarded by mu
-	stops map[string]int64 // by group: end of a handler's stop, in µs; guarded by mu
+	holds []rules.Hold      // guarded by mu
+	held  *rules.Held       // from holds; guarded by mu
+	then  []lowkiq.FollowUp // guarded by mu
+	stops map[string]int64  // by group: end of a handler's stop, in µs; guarded by mu
 }
 
 // Start is the time of a new queue's clock.
@@ -81,7 +82,7 @@ func New(t testing.TB, cfg node.QueueConfig) *Queue {
 	cfg.OnExhausted, cfg.OnBuried = verdict.DecodedHook(cfg.Codec.Decode, cfg.OnExhausted), verdict.DecodedHook(cfg.Codec.Decode, cfg.OnBuried)
 	q := &Queue{t: t, rules: cfg, shard: model.NewShard(cfg.Payloads, cfg.IDPayload), fence: 1, stops: map[string]int64{}}
 	q.shard.Coalesce, q.shard.Debounce = cfg.Coalesce, cfg.Debounce
-	q.decider = verdict.Rules{Rules: cfg.Rules, RetryFunc: cfg.RetryFunc, FormatError: error.Error, Encode: cfg.Codec.Encode}
+	q.decider = verdict.Rules{Rules: cfg.Rules, RetryFunc: cfg.RetryFunc, FormatError: error.Error, Encode: cfg.Codec.Encode, Decode: cfg.Codec.Decode}
 	q.shard.Now = Start.UnixMicro()
 	q.push = q.storeJobs
 	for _, m := range slices.Backward(cfg.PushMiddlewares) {
@@ -492,6 +493,7 @@ func (q *Queue) endRun(run *Run) {
 	if reports.Answers != nil {
 		run.Err = q.decider.CheckAnswers(run.Batch, reports.Answers, run.Err)
 	}
+	run.Err = q.decider.AddFollowUps(run.Batch, &reports, run.Err, checkFollowUps)
 	stops, answer := verdict.StopGroups(q.decider.Groups, run.Batch.Jobs, run.Err)
 	for group, d := range stops {
 		q.stops[group] = max(q.stops[group], q.shard.Now+d.Microseconds())
@@ -500,10 +502,54 @@ func (q *Queue) endRun(run *Run) {
 	acks := protocol.Acks{Flight: run.Batch.Flight, Answers: reports.Stored(all.Done, max(0, q.rules.State))}
 	for _, job := range all.Done {
 		acks.IDs = append(acks.IDs, job.ID)
+		q.then = append(q.then, reports.Answers[job.ID].Then...)
+		q.passOn(q.rules.Then.Done, job, "done", nil)
 	}
 	q.shard.AckJobs([]protocol.Acks{acks})
 	q.mu.Unlock()
 	q.applyOutcome(run.Batch.Shard, &all)
+}
+
+// FollowUps returns the follow-ups of all jobs that have ended, in the order of their ends, as the handler and the rule
+// then have made them. Nothing delivers them.
+func (q *Queue) FollowUps() []lowkiq.FollowUp {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return slices.Clone(q.then)
+}
+
+// checkFollowUps refuses follow-ups that a node would refuse. It knows no other queues.
+func checkFollowUps(hops int, all []lowkiq.FollowUp) (stored []protocol.FollowUp, err error) {
+	if hops >= lowkiq.MaxHops {
+		return nil, protocol.ErrHops
+	}
+	for _, one := range all {
+		push := envelope.All([]lowkiq.Push{one.Push})[0]
+		if err := errors.Join(protocol.CheckName("queue", one.Queue), envelope.Check(&push, lowkiq.MaxPayloadBytes, lowkiq.MaxIDPayload)); err != nil {
+			return nil, err
+		}
+		stored = append(stored, protocol.FollowUp{Queue: one.Queue, ID: push.ID, Payload: push.Payload})
+	}
+	return stored, nil
+}
+
+// passOn adds the follow-ups by the rule then for the payloads of a job. mu is held.
+func (q *Queue) passOn(to string, job lowkiq.Job, ended string, why error) {
+	if to == "" {
+		return
+	}
+	text := ""
+	if why != nil {
+		text = why.Error()
+	}
+	for _, p := range job.Payloads {
+		one, err := verdict.PassOn(to, job.ID, p, q.decider.Decode, map[string]string{"ended": ended, "error": text})
+		if err != nil {
+			q.t.Errorf("rule then: %v", err)
+			continue
+		}
+		q.then = append(q.then, one)
+	}
 }
 
 // applyOutcome puts back and buries jobs as decided, and calls the hooks.
@@ -514,6 +560,9 @@ func (q *Queue) applyOutcome(shard lowkiq.Shard, all *verdict.Outcome) {
 	}
 	for _, b := range all.Burials {
 		q.shard.BuryJob(b)
+	}
+	for _, e := range all.Buried {
+		q.passOn(q.rules.Then.Dead, e.Job, "buried", e.Err)
 	}
 	q.mu.Unlock()
 	for _, told := range []struct {

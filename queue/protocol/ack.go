@@ -41,7 +41,8 @@ type Answer struct {
 	Result         []byte // nil if there is none
 	State          []byte // the new state of the id, if SetState; nil deletes the state
 	SetState       bool   // replaces the state of the id
-	HasNotes       bool   // the handler has noted progress, which ends with the job; see Claim.Note
+	Then           []FollowUp
+	HasNotes       bool // the handler has noted progress, which ends with the job; see Claim.Note
 	// StateFor is how long states are kept after their last write, 0 for ever. It is the same in all
 	// answers of a queue.
 	StateFor time.Duration
@@ -52,6 +53,9 @@ func (a *Answer) weight() int {
 	n := len(a.Result) + len(a.State) + answerWeight
 	if a.Callers > 0 {
 		n += a.Bytes + a.Callers*callerWeight
+	}
+	for i := range a.Then {
+		n += len(a.Then[i].Payload) + answerWeight
 	}
 	return n
 }
@@ -201,7 +205,16 @@ func (a *Answer) appendArgs(args []any, flight int64) []any {
 	case a.Callers > 0:
 		reply = envelope.Done + "\n" + string(a.Result)
 	}
-	return append(args, flight, a.ID, reply, stateArg(a.State, a.SetState))
+	args = append(args, flight, a.ID, reply, stateArg(a.State, a.SetState), len(a.Then))
+	for i := range a.Then {
+		one := &a.Then[i]
+		at := ""
+		if one.At != 0 {
+			at = strconv.FormatInt(one.At, 10)
+		}
+		args = append(args, one.Queue, one.ID, one.Payload, one.Score, at)
+	}
+	return args
 }
 
 // stateArg returns the argument for lua/lib/keep.lua: "" keeps the state, "-" deletes it, and "=" comes before a

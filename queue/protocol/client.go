@@ -56,7 +56,7 @@ func Open(cfg Config) (*Client, error) {
 }
 
 func newClient(cfg Config, db *redisdb.DB) *Client {
-	g := &Registry{db: db, cfg: cfg, queues: map[string]*Queue{}, rules: map[string]PushRules{}, liveLimits: map[string]rules.Push{}, pushCounts: newPushCounts(db)}
+	g := &Registry{db: db, cfg: cfg, queues: map[string]*Queue{}, rules: map[string]PushRules{}, liveLimits: map[string]rules.Push{}, deadTo: map[string]string{}, pushCounts: newPushCounts(db)}
 	g.shared = newSharedRequests(g)
 	c := &Client{cfg: cfg, db: db, registry: g}
 	c.replies = newReplies(c)

@@ -40,6 +40,9 @@ func (q *Queue) Deliver(ctx context.Context, d Delivery, job lowkiq.Push) (Resul
 // storeDelivery stores the job of a delivery, after middlewares and codec. It is the counterpart of
 // storeJobs.
 func (q *Queue) storeDelivery(ctx context.Context, jobs []lowkiq.Push) ([]Result, error) {
+	if into, ok := ctx.Value(collectKey{}).(*collector); ok {
+		return q.collect(into, jobs)
+	}
 	results := make([]Result, len(jobs))
 	d, ok := ctx.Value(deliveryKey{}).(Delivery)
 	if !ok || len(jobs) > 1 {

@@ -76,6 +76,22 @@ type Registry struct {
 	queues     map[string]*Queue     // open queues by name; guarded by mu
 	rules      map[string]PushRules  // this client's rules by queue; guarded by mu
 	liveLimits map[string]rules.Push // limits set at run time, by queue; guarded by mu
+	deadTo     map[string]string     // see SetDeadTo; guarded by mu
+}
+
+// SetDeadTo sets the queue that gets the dead payloads of a queue by the rule then, "" for none. Later claims of this
+// client store it in their shards. A client that does not know the rule leaves it as it is.
+func (c *Client) SetDeadTo(queue, to string) {
+	c.registry.mu.Lock()
+	defer c.registry.mu.Unlock()
+	c.registry.deadTo[queue] = to
+}
+
+func (g *Registry) deadToOf(queue string) (to string, known bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	to, known = g.deadTo[queue]
+	return to, known
 }
 
 // Queue is a registered queue. It is safe for concurrent use.
@@ -160,6 +176,17 @@ func CheckQueue(q lowkiq.Queue) error {
 // the jobs are in the shards of that count. Codec and limits of a registered queue stay as they are; see
 // Registry.Publish. A deleted queue is registered anew. A queue that is being deleted is refused.
 func (c *Client) Register(ctx context.Context, q lowkiq.Queue) (*Queue, error) {
+	if strings.HasPrefix(q.Name, ownPrefix) {
+		return nil, fmt.Errorf("queue %q: names that begin with %q are those of built-in queues; use another name", q.Name, ownPrefix)
+	}
+	return c.registry.registerQueue(ctx, q, 1)
+}
+
+// ownPrefix begins the names of built-in queues.
+const ownPrefix = "lowkiq."
+
+// RegisterOwn is [Client.Register] for a built-in queue.
+func (c *Client) RegisterOwn(ctx context.Context, q lowkiq.Queue) (*Queue, error) {
 	return c.registry.registerQueue(ctx, q, 1)
 }
 

@@ -62,7 +62,7 @@ func (s *scriptCalls) missing() (names []string) {
 // fewCases returns cases that together call every script of the suite and use every channel.
 func fewCases() []testCase {
 	names := []string{
-		"Call_ContextEnds", "Deliver_ToADeletedQueue", "Groups_ChangedRateIsKept", "Header_CutShortIsNamed", "Import_KeepsItsTime", "Journal_DoneJobs",
+		"Call_ContextEnds", "Deliver_ToADeletedQueue", "FollowUp_ArrivesOnce", "FollowUp_OfTheRule", "Groups_ChangedRateIsKept", "Header_CutShortIsNamed", "Import_KeepsItsTime", "Journal_DoneJobs",
 		"Late_InEveryLine", "Model", "Pages", "Permits_LateRequestsChangeNothing", "Rate_ChangedRateIsKept", "Remove_RefusesOldProducers",
 		"Repeat_ClusterKeys", "Reply_BadAddressStopsNoScript", "SearchRefuses", "Urgent_GoesFirst",
 	}

@@ -74,6 +74,9 @@ type Claim struct {
 	// Unreplicated means that Redis has replicas and none had confirmed the claim after 100 ms.
 	Unreplicated bool
 
+	Outgoing bool // follow-ups wait to be delivered
+
+	deadTo      atomic.Pointer[string]       // the queue of dead payloads that this claim has stored; nil if it has stored none
 	mayHaveHeld bool                         // the shard may have ids that were held before the claim
 	groupRule   string                       // see GroupRule
 	popped      int64                        // number of the last answered pop
@@ -94,12 +97,17 @@ type Claim struct {
 //
 // If Redis has replicas, Claim waits up to 100 ms for one of them.
 func (s *Shard) Claim(ctx context.Context, instance string, cause Cause, seen Owner) (*Claim, error) {
-	reply, confirmed, err := s.registry.db.RunReplicated(ctx, s.registry.db.Scripts.Claim, s.keys.For(s.registry.db.Scripts.Claim), instance, string(cause), strconv.FormatInt(seen.Fence, 10), seen.Instance)
+	args := []any{instance, string(cause), strconv.FormatInt(seen.Fence, 10), seen.Instance}
+	deadTo, known := s.registry.deadToOf(s.Queue)
+	if known {
+		args = append(args, deadTo)
+	}
+	reply, confirmed, err := s.registry.db.RunReplicated(ctx, s.registry.db.Scripts.Claim, s.keys.For(s.registry.db.Scripts.Claim), args...)
 	if err != nil {
 		return nil, fmt.Errorf("shard %s: %w", s, err)
 	}
 	r, ok := reply.([]any)
-	if !ok || len(r) < 3 || r[0] == "OK" && len(r) < 7 {
+	if !ok || len(r) < 3 || r[0] == "OK" && len(r) < 8 {
 		return nil, fmt.Errorf("shard %s: claim answered %v", s, reply)
 	}
 	if r[0] == "REMOVED" {
@@ -119,7 +127,10 @@ func (s *Shard) Claim(ctx context.Context, instance string, cause Cause, seen Ow
 	buried, _ := r[3].(int64)
 	claim := s.newClaim(instance, fence, int(recovered), int(buried))
 	claim.From, claim.Unreplicated = seen.Instance, !confirmed
-	claim.mayHaveHeld, claim.groupRule = r[5] != int64(0), redisdb.Text(r[6])
+	if known {
+		claim.deadTo.Store(&deadTo)
+	}
+	claim.mayHaveHeld, claim.groupRule, claim.Outgoing = r[5] != int64(0), redisdb.Text(r[6]), r[7] != int64(0)
 	if left, _ := r[4].(int64); left > 0 {
 		// If this fails, the claim holds nevertheless, and a pop goes on with the recovery.
 		return claim, claim.resumeRecovery(ctx)

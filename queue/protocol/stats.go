@@ -36,6 +36,8 @@ type Stats struct {
 	Processed int64         // ids acked since the queue was created
 	Failed    int64         // failures of ids since then
 	Unlogged  int64         // lines missing in the journal since then, because Redis was out of memory
+	Outgoing  int           // follow-ups that wait to be delivered
+	OldestOut time.Duration // how long the first of them has waited; 0 if none waits
 	Lag       time.Duration // how long the oldest due job has waited; 0 if none waits
 	Now       time.Time     // by Redis's clock
 	Owner     Owner         // of a shard
@@ -108,6 +110,8 @@ func Sum(all []Stats) Stats {
 		sum.Processed += s.Processed
 		sum.Failed += s.Failed
 		sum.Unlogged += s.Unlogged
+		sum.Outgoing += s.Outgoing
+		sum.OldestOut = max(sum.OldestOut, s.OldestOut)
 		sum.Lag = max(sum.Lag, s.Lag)
 		if s.Now.After(sum.Now) {
 			sum.Now = s.Now
@@ -118,7 +122,7 @@ func Sum(all []Stats) Stats {
 
 func decodeStats(reply any) (Stats, error) {
 	r, ok := reply.([]any)
-	if !ok || len(r) != 16 {
+	if !ok || len(r) != 18 {
 		return Stats{}, fmt.Errorf("stats answered %v", reply)
 	}
 	n := func(i int) int {
@@ -128,11 +132,14 @@ func decodeStats(reply any) (Stats, error) {
 	s := Stats{
 		Now:    redisdb.Micros(r[0]),
 		Jobs:   Counts{Ready: n(1), Scheduled: n(2), Retry: n(3), Held: n(15), InFlight: n(4), Blocked: n(5)},
-		Morgue: n(7), MorgueIDs: n(6), Processed: int64(n(8)), Failed: int64(n(9)), Unlogged: int64(n(14)),
+		Morgue: n(7), MorgueIDs: n(6), Processed: int64(n(8)), Failed: int64(n(9)), Unlogged: int64(n(14)), Outgoing: n(16),
 	}
 	s.Jobs.Failed = s.Jobs.Retry + n(13)
 	if oldest := redisdb.Micros(r[10]); !oldest.IsZero() {
 		s.Lag = max(0, s.Now.Sub(oldest))
+	}
+	if first := redisdb.Micros(r[17]); !first.IsZero() {
+		s.OldestOut = max(0, s.Now.Sub(first))
 	}
 	s.Owner.Instance, _ = r[11].(string)
 	fence, _ := r[12].(string)

@@ -25,6 +25,8 @@ type Wake struct {
 	Lost bool
 	// Parked means that a payload was pushed to an id in flight. It is due when the flight ends.
 	Parked bool
+	// Outgoing means that follow-ups of the shard wait to be delivered.
+	Outgoing bool
 	// Due is the time when a job is due, by Redis's clock; zero means now.
 	Due time.Time
 	// Wanted is the fence of a claim that another instance waits for, 0 in other messages.
@@ -192,9 +194,10 @@ func (c *Client) decodeMail(payload string) (wake Wake) {
 	return wake
 }
 
-// decodeWake reads a message about a shard: "0" (due now), "-1" (pushed to an id in flight) or a due time in us.
+// decodeWake reads a message about a shard: "0" (due now), "-1" (pushed to an id in flight), "out" (follow-ups
+// wait) or a due time in us.
 func decodeWake(shard lowkiq.Shard, payload string) Wake {
-	wake := Wake{Shard: shard}
+	wake := Wake{Shard: shard, Outgoing: payload == "out"}
 	us, _ := strconv.ParseInt(payload, 10, 64)
 	if wake.Parked = us < 0; us > 0 {
 		wake.Due = time.UnixMicro(us)

@@ -50,11 +50,13 @@ type Deletion struct {
 
 // Deleted has the contents of a queue when it was deleted.
 type Deleted struct {
-	Jobs   int  // ids that were not done
-	Morgue int  // payloads in the morgue
-	Aside  int  // unreadable records that were set aside
-	States int  // ids with states of handlers
-	Before bool // the queue had been deleted before, and nothing was done
+	Jobs   int // ids that were not done
+	Morgue int // payloads in the morgue
+	Aside  int // unreadable records that were set aside
+	States int // ids with states of handlers
+	// Outgoing is the number of follow-ups to other queues that were not delivered.
+	Outgoing int
+	Before   bool // the queue had been deleted before, and nothing was done
 }
 
 // shardsPerStep is the number of shards of a pipeline.
@@ -134,6 +136,7 @@ func (r *Removal) countContents(ctx context.Context) error {
 	}
 	for i, s := range all {
 		r.found.Jobs, r.found.Morgue = r.found.Jobs+s.Jobs.Total(), r.found.Morgue+s.Morgue
+		r.found.Outgoing += s.Outgoing
 		if s.Owner.Instance != "" && r.ownedError == nil {
 			r.ownedError = fmt.Errorf("shard %s: %w", r.q.Shard(i), heldByError(s.Owner.Instance))
 		}
@@ -164,7 +167,7 @@ func (r *Removal) checkFree(ctx context.Context) error {
 	if err := cmp.Or(r.checkHandled(ctx), r.ownedError); err != nil {
 		return err
 	}
-	if !r.Force && r.found.Jobs+r.found.Morgue+r.found.States > 0 {
+	if !r.Force && r.found.Jobs+r.found.Morgue+r.found.States+r.found.Outgoing > 0 {
 		return r.notEmptyError(r.found)
 	}
 	return nil
@@ -186,6 +189,9 @@ func (r *Removal) notEmptyError(has Deleted) error {
 	}
 	if has.States > 0 {
 		text += fmt.Sprintf(", states of %d ids", has.States)
+	}
+	if has.Outgoing > 0 {
+		text += fmt.Sprintf(", %d follow-ups that are not delivered", has.Outgoing)
 	}
 	return fmt.Errorf("queue %q: %w: %s are in it; let a node handle it, or delete it with all of them by force", r.q.Name, ErrNotEmpty, text)
 }
@@ -252,12 +258,13 @@ func (r *Removal) Mark(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		has := Deleted{Jobs: frozen.IDs, Morgue: frozen.Buried, Aside: frozen.Aside, States: frozen.States}
+		has := Deleted{Jobs: frozen.IDs, Morgue: frozen.Buried, Aside: frozen.Aside, States: frozen.States, Outgoing: frozen.Outgoing}
 		if answer[0] == "FILLED" {
 			return r.notEmptyError(has)
 		}
 		r.found.Jobs, r.found.Morgue = r.found.Jobs+has.Jobs, r.found.Morgue+has.Morgue
 		r.found.Aside, r.found.States = r.found.Aside+has.Aside, r.found.States+has.States
+		r.found.Outgoing += has.Outgoing
 		return nil
 	}
 	if err := r.freeze(ctx, "freeze", r.mark(), want, see); err != nil {

@@ -61,6 +61,8 @@ type Rules struct {
 
 	Expire Expire `rule:"expire" words:"never" default:"never" help:"payloads that no handler had so long after they were due go to the morgue, or are dropped"`
 
+	Then Then `rule:"then" words:"none" default:"none" help:"queues that get each payload at its end: done the payloads that are done, dead those that are buried or have expired"`
+
 	StuckAfter time.Duration `rule:"stuck_after" min:"0s" least:"1s" max:"8760h" default:"0s" help:"fails a call that has reported no progress for so long; 0s never does"`
 
 	Tracked IDs `rule:"tracked" at:"run time" help:"ids whose runs the journal keeps, whatever its rule says"`

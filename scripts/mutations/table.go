@@ -89,13 +89,13 @@ var mutations = []mutation{
 	{
 		name: "who called is not told of a deletion", promise: "each end of a called payload is told",
 		file: "lua/delete.lua", test: single,
-		old: "    if sound then weigh(tell(job.data, 'deleted'), 0) end\n",
+		old: "    if sound then weigh(tell(job.data, 'deleted', id), 0) end\n",
 		new: "",
 	},
 	{
 		name: "who called is not told of a burial", promise: "each end of a called payload is told",
 		file: "lua/lib/morgue.lua", test: single,
-		old: "  weigh(tell(some.data, 'buried\\n' .. err), 0)\n",
+		old: "  if not silent then weigh(tell(some.data, 'buried\\n' .. err, id), 0) end\n",
 		new: "",
 	},
 	{
@@ -106,7 +106,7 @@ var mutations = []mutation{
 	},
 	{
 		name: "address of a call ends its script half-way", promise: "I6",
-		file: "lua/lib/tell.lua", test: single,
+		file: "lua/lib/caller.lua", test: single,
 		old: "math.max(1, math.min(most_kept, tonumber(keep)))",
 		new: "tonumber(keep)",
 	},
@@ -173,8 +173,38 @@ var mutations = []mutation{
 	{
 		name: "a delivery is taken in twice", promise: "I2",
 		file: "lua/deliver.lua", test: single,
-		old: "if tonumber(ARGV[10]) <= taken then",
-		new: "if tonumber(ARGV[10]) < taken then",
+		old: "tonumber(numbers[before + 1]) <= taken do",
+		new: "tonumber(numbers[before + 1]) < taken do",
+	},
+	{
+		name: "follow-up overtakes a refused one", promise: "I3",
+		file: "lua/lib/store.lua", test: single,
+		old: "  if strict and code > '1' then break end\n",
+		new: "",
+	},
+	{
+		name: "late answer stores follow-ups", promise: "I6",
+		file: "lua/complete.lua", test: single,
+		old: "    redis.call('HDEL', KEY.progress, id)\n    for p = q + 5",
+		new: "    redis.call('HDEL', KEY.progress, id)\n  end\n  if true then\n    for p = q + 5",
+	},
+	{
+		name: "member's end is not told", promise: "each end of a member is told",
+		file: "lua/lib/tell.lua", test: single,
+		old: "      if workflow then\n",
+		new: "      if false then\n",
+	},
+	{
+		name: "relay passes over follow-ups that a free target could take", promise: "I2",
+		file: "node/internal/relay/relay.go", test: []string{"./node/internal/relay"},
+		old: "	visits := p.freed\n",
+		new: "	visits := false\n",
+	},
+	{
+		name: "relay sends behind a refused follow-up", promise: "I3",
+		file: "node/internal/relay/relay.go", test: []string{"./node/internal/relay"},
+		old: "	return b != nil && !b.due\n",
+		new: "	return b != nil && false\n",
 	},
 	{
 		name: "payload overtakes a refused one", promise: "I3",

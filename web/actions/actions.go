@@ -59,6 +59,8 @@ var (
 		Brief: "change the number of shards of a queue while it runs"}
 	CancelReshard = &Action{Name: reshard.ActionCancel, On: OnQueue,
 		Brief: "take a reshard back before its jobs move"}
+	DropOutgoing = &Action{Name: "drop outgoing", On: OnQueue, Path: "outgoing/drop", Destroys: true,
+		Brief: "drop follow-ups that wait to be delivered, the oldest first"}
 	ChangeRules = &Action{Name: "rules", On: OnQueue, Path: "rules",
 		Brief: "change rules on all nodes, for a time or until they are unset"}
 	Hold = &Action{Name: "hold", On: OnQueue, Path: "holds", Command: "hold",
@@ -83,7 +85,7 @@ var (
 		Brief: "change a recurring entry; an entry of a file until it is reset"}
 )
 
-var table = append([]*Action{Pause, Resume, DeleteQueue, Reshard, CancelReshard, ChangeRules, Hold, Unhold, Track, Untrack, Cancel, Drain, Undrain, AddEntry, EditEntry,
+var table = append([]*Action{Pause, Resume, DeleteQueue, Reshard, CancelReshard, DropOutgoing, ChangeRules, Hold, Unhold, Track, Untrack, Cancel, Drain, Undrain, AddEntry, EditEntry,
 	{Name: "pause recurring", On: OnEntry, Path: "pause", Command: "recurring pause", entry: (*recurring.Book).Pause, do: (*Operator).changeEntry,
 		Brief: "skip the ticks of an entry", Label: "Pause", Done: "is paused.",
 		About: "Its ticks are skipped until it is resumed; they are not caught up. It stays paused when nodes restart."},

@@ -198,6 +198,15 @@ func (o *Operator) DeleteQueue(ctx context.Context, by changes.Who, name string,
 	return had, err
 }
 
+// DropOutgoing removes the first n follow-ups of a queue that wait to be delivered, and returns how many it has removed.
+func (o *Operator) DropOutgoing(ctx context.Context, by changes.Who, q *protocol.Queue, n int) (int, error) {
+	dropped, err := q.DropOutgoing(ctx, n)
+	if dropped > 0 {
+		o.record(ctx, changes.Line{Who: by, Action: DropOutgoing.Name, Queue: q.Name, Count: dropped})
+	}
+	return dropped, err
+}
+
 // AddEntry adds a recurring entry, and returns it.
 func (o *Operator) AddEntry(ctx context.Context, by changes.Who, name string, spec recurring.Spec) (recurring.Entry, error) {
 	if err := recurring.Of(o.client).Add(ctx, name, spec); err != nil {

@@ -46,6 +46,20 @@ test('results and states', async () => {
   });
 });
 
+test('follow-ups', async () => {
+  const got = await answer((job) => {
+    if (job.id !== 'a') return;
+    job.followUp('mail', 'u7', { n: 1 }, { performAt: 1763600000, header: { tag: 'vip' } });
+    job.followUp('mail', Buffer.from([255]));
+  });
+  assert.deepEqual(got.answer, {
+    answers: { a: { then: [
+      { queue: 'mail', id: 'u7', payload: { n: 1 }, perform_in: 1763600000, header: { tag: 'vip' } },
+      { queue: 'mail', id_base64: '/w==', payload: '' },
+    ] } }, ok: true, flight: 9,
+  });
+});
+
 test('one id fails', async (t) => {
   const logged = t.mock.method(console, 'error', () => {});
   const got = await answer(async (job) => {

@@ -476,6 +476,12 @@ class Job:
     def result(self, value: Any) -> None:
         self._answer["result"] = _written(value)
 
+    def follow_up(self, queue: str, id: ID, payload: Any = b"", *, score: Optional[float] = None,
+                  perform_at: Union[datetime, float, None] = None, header: Optional[Mapping[str, str]] = None) -> None:
+        """Adds a push to any registered queue, which Redis stores with the end of the job or not at all."""
+        push = {"id": id, "payload": payload, "score": score, "perform_at": perform_at, "header": header}
+        self._answer.setdefault("then", []).append({"queue": queue, **json.loads(_job_line(push))})
+
     def note(self, progress: Optional[float] = None, log: Optional[str] = None, state: Any = None) -> None:
         """Reports how far the job is, as a share from 0 to 1 and a line. With a state the next attempt continues there."""
         note: Dict[str, Any] = {}

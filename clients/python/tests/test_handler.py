@@ -45,6 +45,17 @@ class HandlerTest(unittest.TestCase):
                                "answers_base64": {"/w==": {"result": {"id": "b'\\xff'"}, "state": {"$base64": "/w=="}}},
                                "ok": True, "flight": 9})
 
+    def test_follow_ups(self):
+        def handle(job):
+            if job.id == "a":
+                job.follow_up("mail", "u7", {"n": 1}, perform_at=1763600000, header={"tag": "vip"})
+                job.follow_up("mail", b"\xff")
+
+        got, _ = answer(handle)
+        self.assertEqual(got, {"answers": {"a": {"then": [
+            {"queue": "mail", "id": "u7", "payload": {"n": 1}, "perform_in": 1763600000, "header": {"tag": "vip"}},
+            {"queue": "mail", "id_base64": "/w==", "payload": ""}]}}, "ok": True, "flight": 9})
+
     def test_one_fails(self):
         def handle(job):
             if job.id == "a":

@@ -40,6 +40,18 @@ class HandlerTest < Minitest::Test
     assert_equal want, got
   end
 
+  def test_follow_ups
+    got = answer do |job|
+      next unless job.id == 'a'
+
+      job.follow_up('mail', 'u7', { n: 1 }, perform_at: 1_763_600_000, header: { tag: 'vip' })
+      job.follow_up('mail', "\xFF".b)
+    end
+    pushes = [{ 'queue' => 'mail', 'id' => 'u7', 'payload' => { 'n' => 1 }, 'perform_in' => 1_763_600_000, 'header' => { 'tag' => 'vip' } },
+              { 'queue' => 'mail', 'id_base64' => '/w==', 'payload' => '' }]
+    assert_equal({ 'answers' => { 'a' => { 'then' => pushes } }, 'ok' => true, 'flight' => 9 }, got)
+  end
+
   def test_one_fails
     got = nil
     _, logged = capture_io do

@@ -48,6 +48,8 @@ type Lease struct {
 	Unready map[string]string `json:"unready,omitempty"`
 	// Unlogged is the number of log lines that the process has dropped, 0 if it dropped none lately.
 	Unlogged int64 `json:"unlogged,omitempty"`
+	// Outgoing says why follow-ups wait to be delivered, by the queue of their shards.
+	Outgoing map[string]string `json:"outgoing,omitempty"`
 	// Features are the forms beyond those of 0.1 that the process can read; see protocol.Features.
 	Features []string `json:"features,omitempty"`
 	// Paused are the paused queues where the process begins nothing any more.

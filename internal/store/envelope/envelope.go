@@ -8,8 +8,10 @@
 //
 //	r<token> <ms> <channel>   the address of a call: keep the reply under the token for that many
 //	                          milliseconds, and publish it on the channel
+//	f<workflow> <member>      the address of a member: tell the workflow how the payload has ended
 //
-// Other forms are for later releases. This release sends them nothing.
+// An address may have one part of each kind, with the byte 1F between. Only the handler of workflows may push
+// members ([Members]), so nobody can forge the end of one. Scripts send nothing to other forms.
 package envelope
 
 import (
@@ -44,7 +46,23 @@ func Address(token string, keep time.Duration, channel string) string {
 	return fmt.Sprintf("r%s %d %s", token, max(1, keep.Milliseconds()), channel)
 }
 
-var addressRule = regexp.MustCompile(`^r([a-zA-Z0-9_-]+) ([0-9]{1,9}) ((?s:.+))$`)
+var addressRule = regexp.MustCompile(`^r([a-zA-Z0-9_-]+) ([0-9]{1,9}) ([^\x1f]+)$`)
+
+// partEnd separates the parts of an address.
+const partEnd = "\x1f"
+
+// MemberAddress returns the address of a workflow's member. reply is the address of a call that waits for the same
+// payload, or "".
+func MemberAddress(workflow, member, reply string) string {
+	address := "f" + workflow + " " + member
+	if reply != "" {
+		return reply + partEnd + address
+	}
+	return address
+}
+
+// memberRule matches the address of a member. A workflow is an id without white space.
+var memberRule = regexp.MustCompile(`^f[^\s\x1f]+ [^\x1f]+$`)
 
 // ParseAddress parses the result of Address. ok is false for any other address.
 func ParseAddress(address string) (c Caller, ok bool) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/lowkiq/lowkiq"
@@ -22,14 +23,27 @@ var (
 
 // All replaces the payloads of jobs with their stored forms. A job with invalid headers or an invalid address
 // keeps them, and Check refuses it.
-func All(jobs []lowkiq.Push) []lowkiq.Push {
+func All(jobs []lowkiq.Push) []lowkiq.Push { return wrapAll(jobs, mayReply) }
+
+// Members is All for pushes of workflows, whose addresses may be those of members.
+func Members(jobs []lowkiq.Push) []lowkiq.Push {
+	return wrapAll(jobs, func(address string) bool {
+		call, member, two := strings.Cut(address, partEnd)
+		if !two && strings.HasPrefix(address, "f") {
+			call, member = "", address
+		}
+		return len(address) <= MaxAddress && mayReply(call) && (member == "" && !two || memberRule.MatchString(member))
+	})
+}
+
+func wrapAll(jobs []lowkiq.Push, may func(address string) bool) []lowkiq.Push {
 	copied := false
 	for i := range jobs {
 		if jobs[i].Header == nil && jobs[i].ReplyTo == "" && !hasMark(jobs[i].Payload) {
 			continue
 		}
 		header, err := lowkiq.NewHeader(jobs[i].Header)
-		if err != nil || !mayReply(jobs[i].ReplyTo) {
+		if err != nil || !may(jobs[i].ReplyTo) {
 			continue
 		}
 		if !copied {

@@ -195,6 +195,7 @@ type ShardKeys struct {
 	Progress                         string // progress of ids in flight
 	From                             string // number of the last delivery by source
 	Coming                           string // what a closed shard waits for, see lua/take.lua
+	Out                              string // follow-ups that wait to be delivered
 	Reply                            string // beginning of the keys of replies to calls, see ReplyTo
 	Wake                             string // channel that wakes the owner
 }
@@ -228,7 +229,7 @@ func (k *ShardKeys) List() []ShardKey {
 		{"stale", "hash", Moves, &k.Stale}, {"urgent", "zset", Moves, &k.Urgent}, {"late", "hash", Moves, &k.Late}, {"postponed", "zset", Moves, &k.Postponed},
 		{"morgue", "hash", Moves, &k.Morgue}, {"dead", "zset", Moves, &k.Dead}, {"spill", "zset", Moves, &k.Spill}, {"spillx", "hash", Moves, &k.Spillx},
 		{"aside", "hash", Moves, &k.Aside}, {"states", "hash", Moves, &k.States}, {"statesx", "zset", Moves, &k.Statesx}, {"since", "zset", Moves, &k.Since},
-		{"flight", "list", Empty, &k.Flight}, {"parked", "hash", Empty, &k.Parked}, {"progress", "hash", Empty, &k.Progress}, {"coming", "hash", Empty, &k.Coming},
+		{"flight", "list", Empty, &k.Flight}, {"parked", "hash", Empty, &k.Parked}, {"progress", "hash", Empty, &k.Progress}, {"coming", "hash", Empty, &k.Coming}, {"out", "stream", Empty, &k.Out},
 		{"from", "hash", Stays, &k.From}, {"journal", "stream", Stays, &k.Journal}, {"journalx", "list", Stays, &k.Journalx},
 		{"reply", "", NotKey, &k.Reply}, {"wake", "", NotKey, &k.Wake},
 	}

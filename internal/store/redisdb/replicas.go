@@ -44,6 +44,43 @@ func (r *replicas) countOf(ctx context.Context, master *DB) int64 {
 	return n
 }
 
+// RunAllReplicated is [DB.RunAll] followed by a WAIT for the writes on each master that has replicas. Calls of the
+// same master run in their order.
+func (db *DB) RunAllReplicated(ctx context.Context, calls []*Call) {
+	var plain []*Call // of masters without replicas
+	by := map[string][]*Call{}
+	masters := map[string]*DB{}
+	for _, call := range calls {
+		master, err := db.MasterOf(ctx, call.Keys[0])
+		if err != nil || db.replicas.countOf(ctx, master) == 0 {
+			plain = append(plain, call)
+			continue
+		}
+		by[master.address], masters[master.address] = append(by[master.address], call), master
+	}
+	if len(plain) > 0 {
+		db.RunAll(ctx, plain)
+	}
+	for address, some := range by {
+		pipe := masters[address].rdb.Pipeline()
+		answers := make([]*redis.Cmd, len(some))
+		for i, call := range some {
+			answers[i] = pipe.EvalSha(ctx, call.Script.sha, call.Keys, call.Args...)
+		}
+		pipe.Do(ctx, "WAIT", 1, replicaPatience.Milliseconds())
+		pipe.Exec(ctx) //nolint:errcheck // every command carries its own error
+		for i, call := range some {
+			var err error
+			call.Reply, err = answers[i].Result()
+			if isNoScript(err) || redis.HasErrorPrefix(err, "MOVED") || redis.HasErrorPrefix(err, "ASK") {
+				call.Reply, call.Err = db.Run(ctx, call.Script, call.Keys, call.Args...) // nothing was done; this call does not wait
+				continue
+			}
+			call.Err = db.explainScript(call.Script, err)
+		}
+	}
+}
+
 // RunReplicated is [DB.Run] followed by a WAIT on the same connection, because WAIT covers only the
 // writes of its connection. confirmed is false if there are replicas and none of them has the write
 // yet.

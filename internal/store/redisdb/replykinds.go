@@ -24,7 +24,7 @@ const (
 var kinds = map[string]answerKind{
 	"GET": isText | isNil, "HGET": isText | isNil, "ZSCORE": isText | isNil, "SET": isText, "TYPE": isText, "XADD": isText,
 	"LPOS": isNumber | isNil, "ZRANK": isNumber | isNil, "ZCARD": isNumber, "DEL": isNumber, "UNLINK": isNumber, "EXISTS": isNumber, "PTTL": isNumber, "HSET": isNumber, "HDEL": isNumber,
-	"HLEN": isNumber, "HSTRLEN": isNumber, "LLEN": isNumber, "ZCOUNT": isNumber, "PUBLISH": isNumber,
+	"HLEN": isNumber, "HSTRLEN": isNumber, "LLEN": isNumber, "ZCOUNT": isNumber, "PUBLISH": isNumber, "XLEN": isNumber,
 	"MGET": isList, "HMGET": isList, "HGETALL": isList, "LRANGE": isList, "ZRANGE": isList, "ZREVRANGE": isList, "ZRANGEBYLEX": isList,
 	"XRANGE": isList, "XREVRANGE": isList, "SCAN": isList, "HSCAN": isList, "TIME": isList,
 }

@@ -68,7 +68,8 @@ type Scripts struct {
 	Deliver, Import, Tick, Ticking, Recur                   *Script
 	Ack, Complete, Nack, Bury                               *Script
 	Reply, Note                                             *Script
-	Claim, Resume, Release, Aside                           *Script
+	Claim, Resume, Release, Aside, DeadTo                   *Script
+	Outgoing, OutgoingTrim                                  *Script
 	Delete, Kill, RunNow, Requeue, MorgueDelete, MorgueTrim *Script
 	Register, Swap, Freeze, Take, Rules                     *Script
 	LeaseNew, Lease, ClusterSwap, Mark                      *Script

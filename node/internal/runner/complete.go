@@ -39,6 +39,7 @@ func (r *Runner) callHandler(batch *lowkiq.Batch, l *lane) {
 	if reports.Answers != nil {
 		answer = r.queue.rules().verdictRules().CheckAnswers(batch, reports.Answers, answer)
 	}
+	answer = r.addFollowUps(batch, &reports, answer)
 	result := callResult{Reports: reports, popped: l.popped, began: now, took: took, logs: logs, place: l.place, jobs: len(jobs)}
 	r.mu.Lock()
 	r.state.pace.addCall(took, len(jobs))
@@ -59,6 +60,27 @@ func (r *Runner) callHandler(batch *lowkiq.Batch, l *lane) {
 		answer = verdict.Cancelled(batch.Jobs, answer, by, byHand)
 	}
 	r.applyAnswer(batch, l, &result, answer)
+}
+
+// addFollowUps adds the follow-ups of done jobs to the reports. A queue of follow-ups that this process has not opened
+// yet is read from Redis, also while Redis is out of reach for a moment.
+func (r *Runner) addFollowUps(batch *lowkiq.Batch, reports *verdict.Reports, answer error) error {
+	rules := r.queue.rules()
+	if rules.Then.Done == "" && reports.Answers == nil { // as in most calls
+		return answer
+	}
+	return rules.verdictRules().AddFollowUps(batch, reports, answer, func(hops int, all []lowkiq.FollowUp) (stored []protocol.FollowUp, err error) {
+		defer func() {
+			if value := recover(); value != nil { // a panic of a codec must not end the process
+				err = &verdict.PanicError{Value: value, Stack: debug.Stack()}
+			}
+		}()
+		err = r.retryTransient(r.work, "read the queue of a follow-up", func() (err error) {
+			stored, err = r.process.EncodeFollowUps(r.process.IO, r.Shard.Queue, hops, all)
+			return err
+		})
+		return stored, err
+	})
 }
 
 // callResult describes a handler call that has ended, or a batch without a call.

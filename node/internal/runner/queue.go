@@ -19,6 +19,7 @@ type Rules struct {
 	ShardJournal journal.Rule // a shard's part of the rule journal, with the tracked ids
 	// Encode encodes results and states before they are stored. nil stores them as they are.
 	Encode      func([]byte) ([]byte, error)
+	Decode      func([]byte) ([]byte, error)  // decodes payloads that the rule then passes on; may be nil
 	RetryFunc   func(count int) time.Duration // takes the place of the rule retry_in; may be nil
 	Held        *rules.Held                   // ids that people hold; no handler gets them
 	OnExhausted lowkiq.Hook                   // the three hooks may be nil
@@ -29,7 +30,7 @@ type Rules struct {
 
 // verdictRules returns the part of the rules that decides about answers of handlers.
 func (r *Rules) verdictRules() *verdict.Rules {
-	return &verdict.Rules{Rules: r.Rules, RetryFunc: r.RetryFunc, FormatError: r.FormatError, Encode: r.Encode}
+	return &verdict.Rules{Rules: r.Rules, RetryFunc: r.RetryFunc, FormatError: r.FormatError, Encode: r.Encode, Decode: r.Decode}
 }
 
 // Queue is the state that the runners of a queue share.

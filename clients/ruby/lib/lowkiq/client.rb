@@ -56,6 +56,24 @@ module Lowkiq
       value
     end
 
+    # The JSON value of a push.
+    def push(job)
+      unknown = job.keys - %i[id payload score perform_at header urgent]
+      if unknown.any?
+        raise ArgumentError, "a job has the key #{unknown.first}; its keys must be id, payload, score, perform_at, header, urgent"
+      end
+
+      line = write_id(job[:id])
+      line[:payload] = encode(job.fetch(:payload, ''.b))
+      line[:score] = job[:score] if job[:score]
+      at = job[:perform_at]
+      line[:perform_in] = at.is_a?(Numeric) ? at : at.to_f if at
+      line[:header] = job[:header] if job[:header]
+      line[:urgent] = true if job[:urgent]
+      check(line)
+      line
+    end
+
     def decode(value)
       stands_for_bytes?(value) ? value['$base64'].unpack1('m') : value
     end
@@ -345,20 +363,7 @@ module Lowkiq
     end
 
     def line(job)
-      unknown = job.keys - %i[id payload score perform_at header urgent]
-      if unknown.any?
-        raise ArgumentError, "a job has the key #{unknown.first}; its keys must be id, payload, score, perform_at, header, urgent"
-      end
-
-      line = Wire.write_id(job[:id])
-      line[:payload] = Wire.encode(job.fetch(:payload, ''.b))
-      line[:score] = job[:score] if job[:score]
-      at = job[:perform_at]
-      line[:perform_in] = at.is_a?(Numeric) ? at : at.to_f if at
-      line[:header] = job[:header] if job[:header]
-      line[:urgent] = true if job[:urgent]
-      Wire.check(line)
-      Wire.generate(line)
+      Wire.generate(Wire.push(job))
     end
 
     def parts(lines)
@@ -492,6 +497,13 @@ module Lowkiq
     # Answers the callers, with JSON or bytes.
     def result=(value)
       @answer[:result] = copy(value)
+    end
+
+    # Adds a push to any registered queue, which Redis stores with the end of the job or not at all.
+    def follow_up(queue, id, payload = ''.b, score: nil, perform_at: nil, header: nil)
+      push = Wire.push(id: id, payload: payload, score: score, perform_at: perform_at, header: header)
+      (@answer[:then] ||= []) << JSON.parse(Wire.generate(push), max_nesting: false).merge('queue' => queue)
+      nil
     end
 
     # Reports how far the job is, as a share from 0 to 1 and a line. With a state the next attempt continues there.

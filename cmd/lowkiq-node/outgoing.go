@@ -1,0 +1,56 @@
+package main
+
+import (
+	"github.com/lowkiq/lowkiq/cmd/internal/exit"
+	"github.com/lowkiq/lowkiq/cmd/internal/terminal"
+	"github.com/lowkiq/lowkiq/web"
+)
+
+type outgoingCommand struct {
+	oneQueue `embed:""`
+	Drop     *int `placeholder:"N" help:"Drop the N oldest of them. They are never delivered."`
+}
+
+// Run prints the follow-ups that wait, or drops some of them.
+func (c *outgoingCommand) Run(with *session) error {
+	if c.Drop == nil {
+		return c.list(with)
+	}
+	if *c.Drop < 1 {
+		return exit.Fail(exit.Usage, "--drop must be a whole number of at least 1, got %d", *c.Drop)
+	}
+	path := queuePath(c.Queue, "/outgoing/drop")
+	answer, err := with.Post(with.ctx, path, web.OutgoingDrop{Drop: *c.Drop})
+	if err != nil {
+		return err
+	}
+	var done web.OutgoingDropped
+	if err := decodeAnswer(path, answer, &done); err != nil {
+		return err
+	}
+	if with.asJSON {
+		return terminal.WriteJSON(with.Out, answer)
+	}
+	return with.Printf("dropped %s of %s, and %d wait\n", terminal.CountNoun(done.Dropped, "follow-up"), c.Queue, done.Waiting)
+}
+
+func (c *outgoingCommand) list(with *session) error {
+	var all web.Outgoing
+	return with.getAndPrint(queuePath(c.Queue, "/outgoing"), &all, func() {
+		if all.Waiting == 0 {
+			with.Printf("no follow-up of %s waits\n", c.Queue)
+			return
+		}
+		with.PrintTable("SHARD SINCE TO ID BYTES ENDED", func(row func(string, ...any)) {
+			for _, one := range all.First {
+				row("%d\t%s\t%s\t%s\t%d\t%s", one.Shard, formatTime(one.Since), one.To, one.JobID.ID(), one.Bytes, one.Ended)
+			}
+		})
+		if rest := all.Waiting - len(all.First); rest > 0 {
+			with.Printf("%d more wait behind them\n", rest)
+		}
+		if all.Reason != "" {
+			with.Printf("%s\n", all.Reason)
+		}
+	})
+}

@@ -1,0 +1,23 @@
+-- outgoing: read follow-ups that wait to be delivered. Reads only.
+--
+--#keys out
+-- ARGV  1 number: read the follow-ups after it  2 maximum number of follow-ups  3 maximum bytes of payloads, which a
+--       single follow-up may exceed
+-- Returns {follow-ups that wait, then per follow-up: number, queue, id, payload, score, due time, end}; see
+--         lib/send_on.lua
+local after, most, room = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local answer, n = {redis.call('XLEN', KEY.out)}, 0
+while n < most do
+  local few = math.min(10, most - n)
+  local page = redis.call('XRANGE', KEY.out, string.format('%.0f-0', after + 1), '+', 'COUNT', few)
+  for i = 1, #page do
+    local fields, of = page[i][2], {}
+    for k = 1, #fields, 2 do of[fields[k]] = fields[k + 1] end
+    room = room - #of.p
+    if room < 0 and n > 0 then return answer end
+    n, after = n + 1, tonumber(string.match(page[i][1], '^%d+'))
+    for _, value in ipairs({string.format('%.0f', after), of.q, of.i, of.p, of.s, of.a, of.e}) do answer[#answer + 1] = value end
+  end
+  if #page < few then break end
+end
+return answer

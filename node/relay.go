@@ -1,0 +1,50 @@
+package node
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/node/internal/relay"
+	"github.com/lowkiq/lowkiq/queue/protocol"
+)
+
+// newRelay returns the relay of an instance.
+func (in *instance) newRelay() *relay.Relay {
+	return relay.New(relay.Config{
+		Redis: in.node.client, Decoder: in.node.queues.decoderOf, Now: sinceBoot, Log: in.log,
+		Failed: func(s lowkiq.Shard, err error) {
+			if protocol.Transient(err) {
+				in.ops.logWarning("deliver follow-ups", s, err)
+			} else if left, ok := in.ops.lines.mayLog("follow-ups wait: " + err.Error()); ok && in.io.Err() == nil {
+				in.log.Warn("follow-ups wait", "shard", s, "err", err, "left_out", left)
+			}
+		},
+	})
+}
+
+// decoderOf returns the function that decodes the payloads of a queue. It is nil if they are stored as they are pushed.
+func (q *queues) decoderOf(ctx context.Context, name string) (func([]byte) ([]byte, error), error) {
+	if on := q.handled[name]; on != nil {
+		return on.rules.Codec.Decode, nil
+	}
+	of, err := q.client.Queue(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	if codec := of.Codec(); codec != "" {
+		return nil, fmt.Errorf("queue %q: %w: codec %q, which is not here; a node that handles the queue delivers its follow-ups", name, protocol.ErrCodec, codec)
+	}
+	return nil, nil
+}
+
+// relayUnowned makes the relay look at shards that no live instance owns.
+func (in *instance) relayUnowned(unowned []*protocol.Shard) {
+	some, err := in.node.client.HaveOutgoing(in.io, unowned...)
+	if err != nil {
+		in.ops.logWarning("look for follow-ups", nil, err)
+	}
+	for _, s := range some {
+		in.relay.Kick(s, true)
+	}
+}

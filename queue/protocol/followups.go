@@ -1,0 +1,438 @@
+package protocol
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/store/envelope"
+	"github.com/lowkiq/lowkiq/internal/store/redisdb"
+)
+
+// A follow-up is a push to any queue that the end of a payload causes. The script that ends the payload stores its
+// follow-ups in the key out of the shard (lua/lib/send_on.lua). A relay reads them, delivers each to its queue and
+// removes it. Each follow-up has a number. The target's shard keeps the last number of each source, so a follow-up
+// that is delivered again is stored once.
+
+// Workflows is the queue of workflows. Its ids are workflows, and the ends of their members are follow-ups to it.
+const Workflows = "lowkiq.workflows"
+
+// FollowUp is a push in the form in which its queue stores it.
+type FollowUp struct {
+	Queue, ID string
+	Payload   []byte // in an envelope if it has headers, encoded by the queue's codec
+	Score     string // "" stands for the time of the delivery
+	At        int64  // when it is due (us), 0 for at once
+}
+
+// ErrHops means that a chain of follow-ups is longer than lowkiq.MaxHops. Its job is buried.
+var ErrHops = errors.New("too many follow-ups in a chain")
+
+// ErrFollowUp means that a follow-up cannot be stored.
+var ErrFollowUp = errors.New("bad follow-up")
+
+// collectKey is the key of a *collector in the context of pushes that are encoded and not stored.
+type collectKey struct{}
+
+// collector takes the pushes of a queue at the end of their way through middlewares and codec.
+type collector struct {
+	members bool // addresses of workflows' members are allowed
+	all     []FollowUp
+}
+
+// EncodeFollowUps returns follow-ups as their queues store them. They go through the middlewares and the codecs of
+// their queues in this process. The follow-ups of a queue keep their order. source is the queue of the job that
+// ends, and hops is the largest header hops of its payloads, 0 if there is none.
+//
+// The error is lowkiq.ErrUnknownQueue if a queue is not registered, ErrCodec if this process does not have its codec,
+// ErrHops if the chain is too long, or ErrFollowUp. After a Transient error the caller may try again.
+func (c *Client) EncodeFollowUps(ctx context.Context, source string, hops int, all []lowkiq.FollowUp) ([]FollowUp, error) {
+	if len(all) == 0 {
+		return nil, nil
+	}
+	if hops >= lowkiq.MaxHops {
+		return nil, fmt.Errorf("%w: %d are allowed; a handler or the rule then of a queue pushes in a loop", ErrHops, lowkiq.MaxHops)
+	}
+	into := collector{members: source == Workflows}
+	var names []string // in the order of their first follow-ups
+	by := map[string][]lowkiq.Push{}
+	for _, one := range all {
+		push := one.Push
+		switch {
+		case push.Urgent:
+			return nil, fmt.Errorf("%w: job %.300q of queue %q: it must not be urgent", ErrFollowUp, push.ID, one.Queue)
+		case push.ReplyTo != "" && !into.members:
+			return nil, fmt.Errorf("%w: job %.300q of queue %q: it must have no reply address", ErrFollowUp, push.ID, one.Queue)
+		}
+		push.Header = withHeader(push.Header, "hops", strconv.Itoa(hops+1))
+		if by[one.Queue] == nil {
+			names = append(names, one.Queue)
+		}
+		by[one.Queue] = append(by[one.Queue], push)
+	}
+	for _, name := range names {
+		q, err := c.Queue(ctx, name)
+		if err != nil {
+			return nil, fmt.Errorf("follow-up to queue %q: %w", name, err)
+		}
+		q.refreshEntry(ctx)
+		results, err := (*q.deliver.Load())(context.WithValue(ctx, collectKey{}, &into), by[name])
+		if err = errors.Join(err, firstError(results)); err != nil {
+			return nil, fmt.Errorf("follow-up to queue %q: %w", name, err)
+		}
+	}
+	return into.all, nil
+}
+
+// withHeader returns headers with another value for a name.
+func withHeader(all map[string]string, name, value string) map[string]string {
+	with := make(map[string]string, len(all)+1)
+	for k, v := range all {
+		with[k] = v
+	}
+	with[name] = value
+	return with
+}
+
+// collect is the last step of an encoded follow-up, in place of storeDelivery.
+func (q *Queue) collect(into *collector, jobs []lowkiq.Push) ([]Result, error) {
+	results, by := make([]Result, len(jobs)), q.rules.Load()
+	if into.members {
+		jobs = envelope.Members(jobs)
+	} else {
+		jobs = envelope.All(jobs)
+	}
+	for i := range jobs {
+		if err := envelope.Check(&jobs[i], by.PayloadBytes, by.IDPayload); err != nil {
+			results[i].Err = fmt.Errorf("%w: %w", ErrFollowUp, err)
+			continue
+		}
+		stored := FollowUp{Queue: q.Name, ID: jobs[i].ID, Payload: jobs[i].Payload}
+		if jobs[i].Score != nil {
+			stored.Score = strconv.FormatFloat(*jobs[i].Score, 'g', 17, 64)
+		}
+		if !jobs[i].PerformAt.IsZero() {
+			stored.At = jobs[i].PerformAt.UnixMicro()
+		}
+		into.all = append(into.all, stored)
+	}
+	return results, firstError(results)
+}
+
+// HopsOf returns the largest header hops of payloads, 0 if none has the header.
+func HopsOf(payloads []lowkiq.Payload) (hops int) {
+	for i := range payloads {
+		if h := payloads[i].Header; strings.Contains(string(h), `"hops"`) { // most payloads have none, and are not parsed
+			n, _ := strconv.Atoi(h.Get("hops"))
+			hops = max(hops, n)
+		}
+	}
+	return hops
+}
+
+// Outgoing is a follow-up that waits to be delivered.
+type Outgoing struct {
+	FollowUp
+	Number int64
+	// End is "" if the payload is stored as its queue stores it. Otherwise the rule then has made the follow-up, and
+	// the payload is stored as the queue of its shard stores it. End is "expired", or "buried" and the error.
+	End string
+}
+
+// OutgoingPage is a part of the follow-ups that wait in a shard.
+type OutgoingPage struct {
+	Shard   *Shard
+	After   int64 // the page begins after this number
+	All     []Outgoing
+	Waiting int // number of follow-ups that wait in the shard
+	Err     error
+	// Delivered has the numbers of the follow-ups that are delivered; see TrimPages.
+	Delivered []int64
+}
+
+// ReadOutgoing reads pages with at most n follow-ups and about size bytes each, in one round trip.
+func (c *Client) ReadOutgoing(ctx context.Context, n, size int, pages ...*OutgoingPage) {
+	calls := make([]*redisdb.Call, len(pages))
+	for i, p := range pages {
+		calls[i] = &redisdb.Call{Script: c.db.Scripts.Outgoing, Keys: p.Shard.keys.For(c.db.Scripts.Outgoing), Args: []any{p.After, n, size}}
+	}
+	c.db.RunAll(ctx, calls)
+	for i, call := range calls {
+		p := pages[i]
+		if p.Err = call.Err; p.Err == nil {
+			p.Err = p.decode(call.Reply)
+		}
+		if p.Err != nil {
+			p.Err = fmt.Errorf("shard %s: %w", p.Shard, p.Err)
+		}
+	}
+}
+
+// decode reads the answer of lua/outgoing.lua.
+func (p *OutgoingPage) decode(reply any) error {
+	const fields = 7
+	r, _ := reply.([]any)
+	if len(r)%fields != 1 {
+		return fmt.Errorf("outgoing answered %.100v", reply)
+	}
+	waiting, _ := r[0].(int64)
+	p.Waiting, p.All = int(waiting), make([]Outgoing, 0, len(r)/fields)
+	for of := range slices.Chunk(r[1:], fields) {
+		p.All = append(p.All, Outgoing{
+			Number:   redisdb.Int(of[0]),
+			FollowUp: FollowUp{Queue: redisdb.Text(of[1]), ID: redisdb.Text(of[2]), Payload: []byte(redisdb.Text(of[3])), Score: redisdb.Text(of[4]), At: redisdb.Int(of[5])},
+			End:      redisdb.Text(of[6]),
+		})
+	}
+	return nil
+}
+
+// Shipment has follow-ups of a shard for one shard of another queue.
+type Shipment struct {
+	From  *Shard
+	Queue *Queue
+	To    *Shard     // of Queue
+	All   []Outgoing // in the order of their numbers, as Queue stores them
+	// Delivered is the number of follow-ups at the beginning of All that To has now.
+	Delivered int
+	// Err is why the next follow-up is not delivered; nil if all are.
+	Err error
+}
+
+// maxShipment is the maximum number of follow-ups of a script.
+const maxShipment = 200
+
+// DeliverOutgoing delivers shipments to their shards, each follow-up exactly once. It sets Delivered and Err. After a refusal
+// it sends no later follow-up of that shipment, so that the order stays.
+func (c *Client) DeliverOutgoing(ctx context.Context, shipments []*Shipment) {
+	for open := shipments; len(open) > 0; {
+		calls := make([]*redisdb.Call, len(open))
+		for i, s := range open {
+			calls[i] = s.call()
+		}
+		c.db.RunAllReplicated(ctx, calls)
+		var next []*Shipment
+		for i, s := range open {
+			s.read(ctx, calls[i])
+			if s.Err == nil && s.Delivered < len(s.All) {
+				next = append(next, s)
+			}
+		}
+		open = next
+	}
+}
+
+// source returns the name of a shard as a source of deliveries.
+func (s *Shard) source() string {
+	_, layout, _, _, _ := redisdb.ParseShard(s.keys.Out)
+	return fmt.Sprintf("out/%s/%d/%d", s.Queue, layout, s.Index)
+}
+
+// call returns the call of lua/deliver.lua for the next follow-ups of a shipment.
+func (s *Shipment) call() *redisdb.Call {
+	script := s.To.registry.db.Scripts.Deliver
+	rules := s.Queue.rules.Load()
+	args, numbers, size := []any{"m", rules.Payloads, rules.IDPayload, s.To.keys.Wake}, []any{s.From.source()}, 0
+	for i, one := range s.All[s.Delivered:] {
+		if size += len(one.Payload); i == maxShipment || i > 0 && size > maxChunkBytes {
+			break
+		}
+		at := ""
+		if one.At != 0 {
+			at = strconv.FormatInt(one.At, 10)
+		}
+		args = append(args, one.ID, one.Payload, one.Score, at)
+		numbers = append(numbers, one.Number)
+	}
+	return &redisdb.Call{Script: script, Keys: s.To.keys.For(script), Args: append(args, numbers...)}
+}
+
+// read reads the answer of lua/deliver.lua.
+func (s *Shipment) read(ctx context.Context, call *redisdb.Call) {
+	if s.Err = s.To.Refused(ctx, call.Err); s.Err != nil || call.Err != nil {
+		return // without an error the mark of a deletion is gone, and the call is repeated
+	}
+	codes, _ := call.Reply.(string)
+	if codes == "" || len(codes) > len(s.All)-s.Delivered {
+		s.Err = fmt.Errorf("shard %s: deliver answered %.50v", s.To, call.Reply)
+		return
+	}
+	for i := range codes {
+		if code := codes[i]; code != '0' && code != '1' && code != 'd' {
+			s.Err = (&chunk{Call: *call}).recordRefusal(code, s.All[s.Delivered].ID)
+			return
+		}
+		s.Delivered++
+	}
+}
+
+// TrimOutgoing removes follow-ups with these numbers. It returns how many were there, and how many are left.
+func (s *Shard) TrimOutgoing(ctx context.Context, numbers ...int64) (gone, left int, err error) {
+	for part := range slices.Chunk(numbers, maxTrim) {
+		call := s.trimCall(part)
+		reply, err := runScript(ctx, s.registry.db, call.Script, call.Keys, call.Args...)
+		if err != nil {
+			return gone, left, fmt.Errorf("shard %s: %w", s, err)
+		}
+		r, ok := twoNumbers(reply)
+		if !ok {
+			return gone, left, fmt.Errorf("shard %s: outgoing_trim answered %v", s, reply)
+		}
+		gone, left = gone+r[0], r[1]
+	}
+	return gone, left, nil
+}
+
+const maxTrim = 1000 // follow-ups of a script
+
+func (s *Shard) trimCall(numbers []int64) *redisdb.Call {
+	args := make([]any, len(numbers))
+	for i, n := range numbers {
+		args[i] = n
+	}
+	script := s.registry.db.Scripts.OutgoingTrim
+	return &redisdb.Call{Script: script, Keys: s.keys.For(script), Args: args}
+}
+
+// TrimPages removes the delivered follow-ups of pages, at most maxTrim of each, in one round trip. A follow-up that
+// stays because of an error is delivered again, and refused.
+func (c *Client) TrimPages(ctx context.Context, pages ...*OutgoingPage) error {
+	var calls []*redisdb.Call
+	for _, p := range pages {
+		if len(p.Delivered) > 0 {
+			calls = append(calls, p.Shard.trimCall(p.Delivered))
+		}
+	}
+	if len(calls) == 0 {
+		return nil
+	}
+	c.db.RunAll(ctx, calls)
+	var errs []error
+	for _, call := range calls {
+		errs = append(errs, call.Err)
+	}
+	return errors.Join(errs...)
+}
+
+// HaveOutgoing returns the shards where follow-ups wait.
+func (c *Client) HaveOutgoing(ctx context.Context, shards ...*Shard) (some []*Shard, err error) {
+	for part := range slices.Chunk(shards, 200) {
+		cmds := make([]redisdb.Cmd, len(part))
+		for i, s := range part {
+			cmds[i] = redisdb.Cmd{"EXISTS", s.keys.Out}
+		}
+		replies, err := c.db.Pipeline(ctx, "look for follow-ups", cmds...)
+		if err != nil {
+			return some, err
+		}
+		for i, reply := range replies {
+			if redisdb.Int(reply) > 0 {
+				some = append(some, part[i])
+			}
+		}
+	}
+	return some, nil
+}
+
+// WaitingFollowUp is a follow-up as people see it.
+type WaitingFollowUp struct {
+	Outgoing // without its payload
+	Shard    *Shard
+	Bytes    int // of its payload
+}
+
+// Outgoing returns the first n follow-ups of the queue that wait, the oldest first, and the number of all. n is at most
+// 1,000.
+func (q *Queue) Outgoing(ctx context.Context, n int) (first []WaitingFollowUp, waiting int, err error) {
+	if n < 0 || n > maxTrim {
+		return nil, 0, fmt.Errorf("queue %q: %d follow-ups; the number must be between 0 and %d", q.Name, n, maxTrim)
+	}
+	c := &Client{registry: q.registry, db: q.registry.db}
+	some, err := c.HaveOutgoing(ctx, q.shards...)
+	if err != nil {
+		return nil, 0, err
+	}
+	for part := range slices.Chunk(some, 8) { // a page has up to pageBytes
+		pages := make([]*OutgoingPage, len(part))
+		for i, s := range part {
+			pages[i] = &OutgoingPage{Shard: s}
+		}
+		c.ReadOutgoing(ctx, max(1, n), pageBytes, pages...)
+		for _, p := range pages {
+			if p.Err != nil {
+				return nil, 0, p.Err
+			}
+			waiting += p.Waiting
+			for _, o := range p.All {
+				bytes := len(o.Payload)
+				o.Payload = nil
+				first = append(first, WaitingFollowUp{o, p.Shard, bytes})
+			}
+		}
+		slices.SortFunc(first, func(x, y WaitingFollowUp) int { return cmp.Compare(x.Number, y.Number) })
+		first = slices.Clone(first[:min(n, len(first))])
+	}
+	return first, waiting, nil
+}
+
+const pageBytes = 1 << 20
+
+// DropOutgoing removes the first n follow-ups of the queue that wait, the oldest first. They are never delivered. It
+// returns how many it has removed. After an error it may have removed some.
+func (q *Queue) DropOutgoing(ctx context.Context, n int) (dropped int, err error) {
+	for dropped < n {
+		first, _, err := q.Outgoing(ctx, min(n-dropped, maxTrim))
+		if err != nil || len(first) == 0 {
+			return dropped, err
+		}
+		by := map[*Shard][]int64{}
+		for _, one := range first {
+			by[one.Shard] = append(by[one.Shard], one.Number)
+		}
+		for s, numbers := range by {
+			gone, _, err := s.TrimOutgoing(ctx, numbers...)
+			if dropped += gone; err != nil {
+				return dropped, err
+			}
+		}
+	}
+	return dropped, nil
+}
+
+// StoreDeadTo stores the queue that gets the shard's dead payloads by the rule then, "" for none, if the claim has
+// stored another. See Client.SetDeadTo for later claims.
+func (c *Claim) StoreDeadTo(ctx context.Context, queue string) error {
+	if was := c.deadTo.Load(); was != nil && *was == queue {
+		return nil
+	}
+	if _, err := c.Run(ctx, c.registry.db.Scripts.DeadTo, c.Instance, c.fence, queue); err != nil {
+		return fmt.Errorf("shard %s: %w", c.Shard, err)
+	}
+	c.deadTo.Store(&queue)
+	return nil
+}
+
+// Open returns the payload of a follow-up by the rule then, as the queue of its shard stores it.
+func (o *Outgoing) Open() (lowkiq.Payload, error) {
+	content, ok := envelope.Open(string(o.Payload))
+	if !ok {
+		return lowkiq.Payload{}, fmt.Errorf("job %.300q: %w, in its envelope", o.ID, ErrDamaged)
+	}
+	return lowkiq.Payload{Data: []byte(content.Data), Header: content.Header}, nil
+}
+
+// EndWord returns how the payload has ended that the rule then passes on, buried or expired. It returns "" for other
+// follow-ups.
+func (o *Outgoing) EndWord() string {
+	word, _, _ := strings.Cut(o.End, "\n")
+	return word
+}
+
+// Since returns the time since when a follow-up has waited, nearly. Its number is that time, or higher if many came at once.
+func (o *Outgoing) Since() time.Time { return time.UnixMicro(o.Number) }

@@ -1,0 +1,428 @@
+package protocol_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lowkiq/lowkiq/queue/browse"
+	. "github.com/lowkiq/lowkiq/queue/protocol"
+	"github.com/lowkiq/lowkiq/queue/remove"
+	"github.com/lowkiq/lowkiq/queue/rules"
+
+	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/store/envelope"
+)
+
+// Follow-ups: what the end of a payload pushes to other queues.
+var followUpTests = []testCase{
+	{"FollowUp_GoesWithTheAck", testFollowUpAck},
+	{"FollowUp_OfTheRule", testFollowUpRule},
+	{"FollowUp_OfAMember", testFollowUpMember},
+	{"FollowUp_ArrivesOnce", testFollowUpOnce},
+	{"FollowUp_WaitsForAFullID", testFollowUpFull},
+	{"FollowUp_IsRefused", testFollowUpRefused},
+	{"FollowUp_StopsADeletion", testFollowUpDeletion},
+	{"FollowUp_NumbersRise", testFollowUpNumbers},
+}
+
+// otherQueue registers a further queue.
+func (r *rig) otherQueue(name string, shards int) *Queue {
+	r.t.Helper()
+	q, err := r.c.Register(r.ctx, lowkiq.Queue{Name: name, Shards: shards})
+	r.noErr(err)
+	return q
+}
+
+// outgoing returns the follow-ups that wait in a shard.
+func (r *rig) outgoing() []Outgoing {
+	r.t.Helper()
+	page := &OutgoingPage{Shard: r.s}
+	r.c.ReadOutgoing(r.ctx, 10_000, 1<<30, page)
+	r.noErr(page.Err)
+	eq(r.t, "waiting", page.Waiting, len(page.All))
+	stats, err := r.c.Stats(r.ctx, r.s)
+	r.noErr(err)
+	eq(r.t, "figure", stats[0].Outgoing, len(page.All))
+	return page.All
+}
+
+// texts returns follow-ups as "queue/id payload", with the end of each that the rule made.
+func texts(all []Outgoing) (list []string) {
+	for _, o := range all {
+		text := fmt.Sprintf("%s/%s %s", o.Queue, o.ID, o.Payload)
+		if o.End != "" {
+			text += " " + strings.ReplaceAll(o.End, "\n", ":")
+		}
+		list = append(list, text)
+	}
+	return list
+}
+
+// encode returns follow-ups as their queues store them.
+func (r *rig) encode(all ...lowkiq.FollowUp) []FollowUp {
+	r.t.Helper()
+	stored, err := r.c.EncodeFollowUps(r.ctx, r.q.Name, 0, all)
+	r.noErr(err)
+	return stored
+}
+
+func then(queue, id, payload string, options ...func(*lowkiq.Push)) lowkiq.FollowUp {
+	return lowkiq.FollowUp{Queue: queue, Push: job(id, payload, options...)}
+}
+
+// ship delivers all follow-ups that wait in the shard, as a relay does, each request twice.
+func (r *rig) ship(q *Queue) (shipments []*Shipment) {
+	r.t.Helper()
+	by := map[*Shard]*Shipment{}
+	for _, o := range r.outgoing() {
+		to := q.Of(o.ID)
+		if by[to] == nil {
+			by[to] = &Shipment{From: r.s, Queue: q, To: to}
+			shipments = append(shipments, by[to])
+		}
+		by[to].All = append(by[to].All, o)
+	}
+	r.c.DeliverOutgoing(repeated(r.ctx), shipments)
+	return shipments
+}
+
+// testFollowUpAck: follow-ups are stored with the ack of their job, in their order, once.
+func testFollowUpAck(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	r.c.DB().ForTests().AddHook(twice{})
+	r.otherQueue("mail", 4)
+	r.push(job("a", "1"), job("b", "2"))
+	p := r.pop(2)
+	due := time.Now().Add(time.Hour).Truncate(time.Microsecond)
+	acks := Acks{Flight: p.Flight, IDs: []string{"a"}, Answers: []Answer{{ID: "a", Then: r.encode(
+		then("mail", "u2", "x"), then("mail", "u1", "y", score(7), func(p *lowkiq.Push) { p.PerformAt = due }), then("q", "a", "again"))}}}
+	late := acks
+	late.Flight, late.Answers = p.Flight+1, slices.Clone(acks.Answers)
+	for _, ack := range []Acks{late, acks, acks} {
+		_, err := r.claim.Ack(repeated(r.ctx), ack)
+		r.noErr(err)
+	}
+	all := r.outgoing()
+	const hops = "\x00L\x00\x0c{\"hops\":\"1\"}\x00"
+	eq(t, "follow-ups", texts(all), []string{"mail/u2 " + hops + "x", "mail/u1 " + hops + "y", "q/a " + hops + "again"})
+	eq(t, "score and due time", fmt.Sprint(all[1].Score, " ", all[1].At), fmt.Sprint(7, " ", due.UnixMicro()))
+	if !(all[0].Number < all[1].Number && all[1].Number < all[2].Number) || time.Since(all[0].Since()).Abs() > time.Minute {
+		t.Errorf("got the numbers %d, %d, %d, want rising microseconds of now", all[0].Number, all[1].Number, all[2].Number)
+	}
+	// A nack stores none, and the wrong owner stores none.
+	r.nack(p.Flight, "b", Postpone, 0, time.Hour)
+	acks.IDs, acks.Answers[0].ID = []string{"b"}, "b"
+	_, err := r.claim.Ack(r.ctx, acks)
+	r.noErr(err)
+	eq(t, "after a late ack", len(r.outgoing()), 3)
+	old := r.claim
+	r.own(Seize)
+	if !r.claim.Outgoing {
+		t.Error("a claim of a shard with follow-ups does not say so")
+	}
+	if _, err := old.Ack(r.ctx, acks); !errors.Is(err, lowkiq.ErrFenced) {
+		t.Errorf("a former owner: got %v, want it fenced", err)
+	}
+	eq(t, "after a fenced ack", len(r.outgoing()), 3)
+}
+
+// plain returns the payloads of a job without their headers.
+func plain(j lowkiq.Job) (list []string) {
+	for _, p := range j.Payloads {
+		list = append(list, string(p.Data))
+	}
+	return list
+}
+
+// ends ends a payload of id a in each way, and calls see with the end that callers would hear.
+func (r *rig) ends(push func(payload string), see func(payload, end string)) {
+	r.t.Helper()
+	flying := func(name string) int64 {
+		push(name)
+		_, flight := r.popOne("a")
+		return flight
+	}
+	one := func(n int, err error) { r.t.Helper(); eq(r.t, "changed", fmt.Sprint(n, err), "1 <nil>") }
+	r.ackAll(Acks{Flight: flying("done"), IDs: []string{"a"}, Answers: []Answer{{ID: "a", Callers: 1}}})
+	see("done", "done")
+	for _, policy := range []Policy{Skip, Bury} {
+		r.bury(flying(string(policy)), "a", policy)
+		see(string(policy), "buried\nexhausted")
+	}
+	n, err := r.claim.Bury(r.ctx, Burial{Flight: flying("some"), ID: "a", Policy: Bury, Places: []int{0}, Error: "never"})
+	one(n, err)
+	see("some", "buried\nnever")
+	n, err = r.claim.Bury(r.ctx, Burial{Flight: flying("expired"), ID: "a", Policy: Drop, Expired: 1})
+	one(n, err)
+	see("expired", "expired")
+	n, err = r.claim.Bury(r.ctx, Burial{Flight: flying("late"), ID: "a", Policy: Bury, Expired: 1, Error: "expired"})
+	one(n, err)
+	see("late", "buried\nexpired")
+	n, err = r.claim.Bury(r.ctx, Burial{Flight: flying("cancelled"), ID: "a", Policy: Drop, Cancelled: true})
+	one(n, err)
+	see("cancelled", "deleted")
+	flying("crash")
+	r.own(Seize)
+	_, err = r.claim.Pop(r.ctx, PopRequest{IDs: 1, Bytes: 1, MaxCrashes: 1, Slot: true})
+	r.noErr(err)
+	r.own(Seize)
+	see("crash", "buried\ncrash: its worker died 1 times while it ran alone")
+	push("killed")
+	one(browse.Of(r.q).Bury(r.ctx, browse.Anywhere, "a"))
+	see("killed", "buried\n")
+	r.bury(flying("blocked"), "a", Block)
+	one(browse.Of(r.q).Bury(r.ctx, browse.StateBlocked, "a"))
+	see("blocked", "buried\nexhausted")
+	push("deleted")
+	one(browse.Of(r.q).Delete(r.ctx, browse.Anywhere, "a"))
+	see("deleted", "deleted")
+	for i := range 2500 {
+		push(fmt.Sprint("crowd", i))
+	}
+	one(browse.Of(r.q).Bury(r.ctx, browse.Anywhere, "a"))
+	for i := range 2500 {
+		see(fmt.Sprint("crowd", i), "buried\n")
+	}
+}
+
+// testFollowUpRule: each dead payload is a follow-up by the rule, in the form in which its queue stores it.
+func testFollowUpRule(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	var want []string
+	push := func(payload string) { r.push(job("a", payload)) }
+	r.ends(push, func(string, string) {})
+	eq(t, "without the rule", len(r.outgoing()), 0)
+	_, err := browse.Of(r.q).Requeue(r.ctx, browse.StateMorgue, "a")
+	r.noErr(err)
+	_, err = browse.Of(r.q).Delete(r.ctx, browse.Anywhere, "a")
+	r.noErr(err)
+	r.noErr(r.claim.StoreDeadTo(r.ctx, "alerts"))
+	r.c.SetDeadTo("q", "alerts")
+	r.ends(push, func(payload, end string) {
+		if word, _, _ := strings.Cut(end, "\n"); word == "buried" || word == "expired" {
+			want = append(want, "alerts/a "+payload+" "+strings.ReplaceAll(end, "\n", ":"))
+		}
+	})
+	got := texts(r.outgoing())
+	slices.Sort(got)
+	slices.Sort(want)
+	eq(t, "follow-ups", got, want)
+	r.c.SetDeadTo("q", "")
+	r.own(Seize)
+	push("no rule any more")
+	_, err = browse.Of(r.q).Bury(r.ctx, browse.Anywhere, "a")
+	r.noErr(err)
+	eq(t, "after the rule", len(r.outgoing()), len(want))
+}
+
+// testFollowUpMember: each end of a workflow's member is a follow-up to its workflow.
+func testFollowUpMember(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	number := int64(0)
+	push := func(payload string) {
+		t.Helper()
+		push := job("a", payload)
+		push.ReplyTo = envelope.MemberAddress("import-42", payload, "")
+		if strings.HasPrefix(payload, "crowd") {
+			push.ReplyTo = envelope.MemberAddress("import-42", payload, envelope.Address(payload, time.Hour, "c"))
+		}
+		stored, err := r.c.EncodeFollowUps(r.ctx, Workflows, 0, []lowkiq.FollowUp{{Queue: "q", Push: push}})
+		r.noErr(err)
+		number++
+		s := &Shipment{From: r.s, Queue: r.q, To: r.s, All: []Outgoing{{FollowUp: stored[0], Number: number}}}
+		r.c.DeliverOutgoing(r.ctx, []*Shipment{s})
+		r.noErr(s.Err)
+	}
+	var want []string
+	r.ends(push, func(payload, end string) {
+		word, _, _ := strings.Cut(end, "\n")
+		want = append(want, "lowkiq.workflows/import-42 "+word+" "+payload)
+	})
+	got := texts(r.outgoing())
+	slices.Sort(got)
+	slices.Sort(want)
+	eq(t, "follow-ups", got, want)
+	eq(t, "the reply to a call of the same payload", r.reply("crowd7"), "buried\n")
+}
+
+// testFollowUpOnce: a follow-up arrives once, however often relays send it, and follow-ups of a shard for a shard arrive
+// in order.
+func testFollowUpOnce(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	r.c.DB().ForTests().AddHook(twice{})
+	mail := r.otherQueue("mail", 4)
+	var want []string
+	for i := range 300 {
+		r.push(job("a", fmt.Sprint(i)))
+		_, flight := r.popOne("a")
+		r.ackAll(Acks{Flight: flight, IDs: []string{"a"}, Answers: []Answer{{ID: "a", Then: r.encode(then("mail", "u", fmt.Sprint(i)), then("mail", fmt.Sprint("u", i), "x"))}}})
+		want = append(want, fmt.Sprint(i))
+	}
+	before := r.outgoing()
+	for range 2 { // the first relay dies before it removes what it has delivered
+		for _, s := range r.ship(mail) {
+			r.noErr(s.Err)
+			eq(t, "delivered", s.Delivered, len(s.All))
+		}
+	}
+	for i, o := range before { // one that is late comes with a part
+		gone, left, err := r.s.TrimOutgoing(repeated(r.ctx), o.Number)
+		r.noErr(err)
+		eq(t, "trimmed", fmt.Sprint(gone, left), fmt.Sprint(1, len(before)-i-1))
+	}
+	if n := r.c.DB().ForTests().Exists(r.ctx, r.s.Keys().Out).Val(); n != 0 {
+		t.Error("the key out is there without follow-ups")
+	}
+	late := &Shipment{From: r.s, Queue: mail, To: mail.Of("u"), All: before[:1]}
+	r.c.DeliverOutgoing(r.ctx, []*Shipment{late})
+	eq(t, "a late relay", fmt.Sprint(late.Delivered, late.Err), "1 <nil>")
+	stats, err := mail.Stats(r.ctx)
+	r.noErr(err)
+	eq(t, "ids", stats.Jobs.Ready, 301)
+	owner, err := mail.Of("u").Claim(r.ctx, "n/1", Fresh, Owner{})
+	r.noErr(err)
+	popped, err := owner.Pop(r.ctx, PopRequest{IDs: 1000, Bytes: 1 << 30})
+	r.noErr(err)
+	for _, j := range popped.Jobs {
+		if j.ID == "u" {
+			eq(t, "payloads", plain(j), want)
+		}
+	}
+}
+
+// testFollowUpFull: no follow-up overtakes a refused follow-up of its source on the way to a shard.
+func testFollowUpFull(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	mail := r.otherQueue("mail", 1)
+	r.noErr(r.c.SetRules("mail", PushRules{Push: rules.Push{Payloads: 2}}))
+	r.push(job("a", "1"))
+	_, flight := r.popOne("a")
+	r.ackAll(Acks{Flight: flight, IDs: []string{"a"}, Answers: []Answer{{ID: "a", Then: r.encode(
+		then("mail", "u", "1"), then("mail", "u", "2"), then("mail", "u", "3"), then("mail", "v", "4"), then("mail", "u", "5"))}}})
+	for range 2 {
+		s := r.ship(mail)[0]
+		if s.Delivered != 2 || !errors.Is(s.Err, ErrTooManyPayloads) {
+			t.Fatalf("got %d delivered, %v, want 2 and %v", s.Delivered, s.Err, ErrTooManyPayloads)
+		}
+	}
+	owner, err := mail.Shard(0).Claim(r.ctx, "n/1", Fresh, Owner{})
+	r.noErr(err)
+	for _, want := range []string{"[1 2]", "[3 5]"} {
+		popped, err := owner.Pop(r.ctx, PopRequest{IDs: 1, Bytes: 1 << 30})
+		r.noErr(err)
+		eq(t, "popped", fmt.Sprint(popped.Jobs[0].ID, plain(popped.Jobs[0])), "u"+want)
+		_, err = owner.Ack(r.ctx, Acks{Flight: popped.Flight, IDs: []string{"u"}})
+		r.noErr(err)
+		s := r.ship(mail)[0]
+		eq(t, "then", fmt.Sprint(s.Delivered, s.Err), "5 <nil>")
+	}
+}
+
+// testFollowUpRefused: a follow-up that cannot be stored is refused before its job ends. Nobody outside can forge the
+// end of a workflow's member.
+func testFollowUpRefused(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	r.otherQueue("mail", 1)
+	member := envelope.MemberAddress("w", "m", "")
+	for name, c := range map[string]struct {
+		hops   int
+		source string
+		then   lowkiq.FollowUp
+		want   error
+	}{
+		"unknown queue":           {0, "q", then("none", "a", ""), lowkiq.ErrUnknownQueue},
+		"too many hops":           {lowkiq.MaxHops, "q", then("mail", "a", ""), ErrHops},
+		"last hop":                {lowkiq.MaxHops - 1, "q", then("mail", "a", ""), nil},
+		"no id":                   {0, "q", then("mail", "", ""), ErrID},
+		"large":                   {0, "q", then("mail", "a", strings.Repeat("x", 2<<20)), ErrPayloadSize},
+		"urgent":                  {0, "q", then("mail", "a", "", func(p *lowkiq.Push) { p.Urgent = true }), ErrFollowUp},
+		"call":                    {0, "q", then("mail", "a", "", replyTo(r.c, "token")), ErrFollowUp},
+		"member":                  {0, "q", then("mail", "a", "", func(p *lowkiq.Push) { p.ReplyTo = member }), ErrFollowUp},
+		"member of workflows":     {0, Workflows, then("mail", "a", "", func(p *lowkiq.Push) { p.ReplyTo = member }), nil},
+		"bad member of workflows": {0, Workflows, then("mail", "a", "", func(p *lowkiq.Push) { p.ReplyTo = "fw" }), ErrReplyTo},
+		"headers":                 {0, "q", then("mail", "a", "", func(p *lowkiq.Push) { p.Header = map[string]string{"x": strings.Repeat("x", 4090)} }), lowkiq.ErrHeader},
+	} {
+		stored, err := r.c.EncodeFollowUps(r.ctx, c.source, c.hops, []lowkiq.FollowUp{c.then})
+		if !errors.Is(err, c.want) || c.want == nil && (err != nil || len(stored) != 1) {
+			t.Errorf("%s: got %v, want %v", name, err, c.want)
+		}
+	}
+	for _, address := range []string{member, envelope.MemberAddress("w", "m", envelope.Address("t", time.Hour, "c"))} {
+		forged := job("a", "", func(p *lowkiq.Push) { p.ReplyTo = address })
+		if _, err := r.q.Push(r.ctx, forged); !errors.Is(err, ErrReplyTo) {
+			t.Errorf("push to %q: got %v, want %v", address, err, ErrReplyTo)
+		}
+		if _, err := r.q.Deliver(r.ctx, Delivery{"s", 1}, forged); !errors.Is(err, ErrReplyTo) {
+			t.Errorf("delivery to %q: got %v, want %v", address, err, ErrReplyTo)
+		}
+		stored := envelope.Wrap("", address, []byte("data")) // data in the form of an envelope is data
+		r.push(lowkiq.Push{ID: "b", Payload: stored})
+		popped, flight := r.popOne("b")
+		eq(t, "data", string(popped.Payloads[0].Data), string(stored))
+		r.ackAll(Acks{Flight: flight, IDs: []string{"b"}, Answers: []Answer{{ID: "b", Callers: 1}}})
+		eq(t, "follow-ups", len(r.outgoing()), 0)
+	}
+	if _, err := r.c.Register(r.ctx, lowkiq.Queue{Name: Workflows, Shards: 1}); err == nil {
+		t.Error("a user's queue may have the name of a built-in queue")
+	}
+}
+
+// testFollowUpDeletion: follow-ups that are not delivered stop a deletion, unless it is forced.
+func testFollowUpDeletion(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	r.otherQueue("mail", 1)
+	r.push(job("a", "1"))
+	_, flight := r.popOne("a")
+	r.ackAll(Acks{Flight: flight, IDs: []string{"a"}, Answers: []Answer{{ID: "a", Then: r.encode(then("mail", "u", "1"))}}})
+	_, err := r.claim.Release(r.ctx)
+	r.noErr(err)
+	by := remove.Deletion{Handled: func(context.Context) ([]string, error) { return nil, nil }}
+	if _, err := remove.Delete(r.ctx, r.c, "q", by); !errors.Is(err, remove.ErrNotEmpty) || !strings.Contains(err.Error(), "1 follow-ups that are not delivered") {
+		t.Fatalf("got %v, want %v with the follow-up", err, remove.ErrNotEmpty)
+	}
+	if reply, err := r.s.Run(r.ctx, r.c.DB().Scripts.Freeze, "freeze", MovedMark(2), "quiet", ""); err != nil || !strings.HasPrefix(fmt.Sprint(reply), "[BUSY follow-ups") {
+		t.Errorf("freeze for another number of shards: got %v, %v, want it to wait for the follow-ups", reply, err)
+	}
+	by.Force = true
+	gone, err := remove.Delete(r.ctx, r.c, "q", by)
+	r.noErr(err)
+	eq(t, "deleted", gone.Outgoing, 1)
+	if n := r.c.DB().ForTests().Exists(r.ctx, r.s.Keys().Out).Val(); n != 0 {
+		t.Error("the follow-ups of a deleted shard are still there")
+	}
+}
+
+// testFollowUpNumbers: numbers rise after all follow-ups are gone, after a jump of the clock, and after Redis has lost
+// the last number.
+func testFollowUpNumbers(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	r.otherQueue("mail", 1)
+	db, last := r.c.DB().ForTests(), int64(0)
+	far := time.Now().Add(time.Hour).UnixMicro()
+	for i, prepare := range []func(){
+		func() {},
+		func() { _, _, err := r.s.TrimOutgoing(r.ctx, r.outgoing()[0].Number); r.noErr(err) },
+		func() { r.noErr(db.HSet(r.ctx, r.s.Keys().Count, "out", far).Err()); last = far },
+		func() {
+			r.noErr(db.HSet(r.ctx, r.s.Keys().Count, "out", "damaged").Err())
+			db.Del(r.ctx, r.s.Keys().Out)
+			last = 0
+		},
+	} {
+		prepare()
+		r.push(job("a", "1"))
+		_, flight := r.popOne("a")
+		r.ackAll(Acks{Flight: flight, IDs: []string{"a"}, Answers: []Answer{{ID: "a", Then: r.encode(then("mail", "u", "1"))}}})
+		all := r.outgoing()
+		if got := all[len(all)-1].Number; got <= last {
+			t.Errorf("step %d: got number %d, want more than %d", i, got, last)
+		} else {
+			last = got
+		}
+	}
+}
