@@ -64,7 +64,7 @@ func fewCases() []testCase {
 	names := []string{
 		"Call_ContextEnds", "Deliver_ToADeletedQueue", "FollowUp_ArrivesOnce", "FollowUp_OfTheRule", "Groups_ChangedRateIsKept", "Header_CutShortIsNamed", "Import_KeepsItsTime", "Journal_DoneJobs",
 		"Late_InEveryLine", "Model", "Pages", "Permits_LateRequestsChangeNothing", "Rate_ChangedRateIsKept", "Remove_RefusesOldProducers",
-		"Repeat_ClusterKeys", "Reply_BadAddressStopsNoScript", "SearchRefuses", "Urgent_GoesFirst",
+		"Repeat_ClusterKeys", "Take_OpensAShard", "Reply_BadAddressStopsNoScript", "SearchRefuses", "Urgent_GoesFirst",
 	}
 	few := slices.DeleteFunc(suite(), func(c testCase) bool { return !slices.Contains(names, c.name) })
 	return slices.Concat(few, protocolTests, wakeTests, eventTests)

@@ -88,8 +88,8 @@ type Claim struct {
 }
 
 // Claim makes instance the owner of the shard if the claim in Redis is still as seen. The error is ErrHeld if the
-// claim has changed, or if another instance holds it and cause is Fresh. After any other error the result is
-// unknown, and the caller must read the owner again.
+// claim has changed, or if another instance holds it and cause is Fresh. It is ErrMoving if jobs of the shard move from or to
+// another layout. After any other error the result is unknown, and the caller must read the owner again.
 //
 // A caller with cause Seize must have seen that the owner's lease is gone. Redis does not check it. An expired
 // lease never returns, so the caller's knowledge cannot become wrong before the script runs (I1). The claim itself
@@ -115,6 +115,9 @@ func (s *Shard) Claim(ctx context.Context, instance string, cause Cause, seen Ow
 			return nil, fmt.Errorf("shard %s: %w", s, err)
 		}
 		return s.Claim(ctx, instance, cause, seen)
+	}
+	if r[0] == "CLOSED" { // jobs of the former layout still come to it, see lua/take.lua
+		return nil, fmt.Errorf("shard %s: %w", s, ErrMoving)
 	}
 	if r[0] != "OK" {
 		return nil, fmt.Errorf("shard %s: %w: %v holds it with fence %v", s, ErrHeld, r[1], r[2])

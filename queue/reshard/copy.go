@@ -48,17 +48,33 @@ func copyShard(ctx context.Context, from *protocol.Queue, index int, frozen Froz
 		if again == maxAgain || !errors.Is(err, errForgotten) && !errors.Is(err, errRefrozen) && !errors.Is(err, errThawed) && !errors.Is(err, errUnprepared) {
 			return fmt.Errorf("copy shard %s: %w", c.from, err)
 		}
-		keep := func(_ *protocol.Shard, f Frozen) { frozen = f }
-		if err := freezeSome(ctx, []*protocol.Shard{c.from}, to.Layout(), keep); err != nil {
+		if err := recloseChildren(ctx, c, from); err != nil {
 			return err
 		}
-		if err := prepareSome(ctx, c.shards(), to.Shards, from.Shards); err != nil {
-			return err
-		}
-		if err := setFloorsOf(ctx, c.shards(), func(*protocol.Shard) []Frozen { return []Frozen{frozen} }); err != nil {
-			return err
-		}
+		frozen = c.frozen
 	}
+}
+
+// recloseChildren takes the steps before a copy again, for the children of a shard and all their parents.
+func recloseChildren(ctx context.Context, c *copier, from *protocol.Queue) error {
+	first, _ := related(c.first, c.to.Shards, from.Shards)
+	_, last := related(c.first+len(c.lines)-1, c.to.Shards, from.Shards)
+	frozen := map[int]Frozen{}
+	keep := func(s *protocol.Shard, f Frozen) { frozen[s.Index] = f }
+	if err := freezeSome(ctx, from.All()[first:last+1], c.to.Layout(), keep); err != nil {
+		return err
+	}
+	c.frozen = frozen[c.from.Index]
+	if err := prepareSome(ctx, c.shards(), c.to.Shards, from.Shards); err != nil {
+		return err
+	}
+	return setFloorsOf(ctx, c.shards(), func(s *protocol.Shard) (parents []Frozen) {
+		first, last := related(s.Index, c.to.Shards, from.Shards)
+		for p := first; p <= last; p++ {
+			parents = append(parents, frozen[p])
+		}
+		return parents
+	})
 }
 
 // copier copies a frozen shard.

@@ -32,6 +32,10 @@ type rig struct {
 	c   *protocol.Client
 	rdb redis.UniversalClient
 	q   *protocol.Queue // in its present layout
+
+	report  func(int)
+	copied  *protocol.Shard
+	mayFail func(error) bool // the copy is repeated after such an error
 }
 
 func newRig(t *testing.T, url string, shards int) *rig {
@@ -74,11 +78,32 @@ func (r *rig) prepare(shards int) (to *protocol.Queue, frozen []Frozen) {
 	return to, frozen
 }
 
+// flip makes the next layout the layout of the queue, and returns the queue as a producer finds it.
+func (r *rig) flip(to *protocol.Queue) *protocol.Queue {
+	r.Helper()
+	text, entry, err := r.c.Registry().Stored(r.ctx, "q")
+	r.noErr(err)
+	next := entry
+	next.Was = []protocol.Former{{Shards: entry.Shards, Layout: entry.Layout, At: time.Now().UnixMilli(), Copying: true}}
+	next.Shards, next.Layout = to.Shards, to.Layout()
+	if _, swapped, err := r.c.Registry().Swap(r.ctx, "q", text, next); err != nil || !swapped {
+		r.Fatalf("flip: %t, %v", swapped, err)
+	}
+	q, err := r.c.Queue(r.ctx, "q")
+	r.noErr(err)
+	return q
+}
+
 // finish takes the steps after the flip.
 func (r *rig) finish(to *protocol.Queue, frozen []Frozen) {
 	r.Helper()
 	for i, s := range r.q.All() {
-		r.noErr(copyShard(r.ctx, r.q, i, frozen[i], to, nil))
+		r.copied = s
+		err := copyShard(r.ctx, r.q, i, frozen[i], to, r.report)
+		for again := 0; err != nil && r.mayFail != nil && r.mayFail(err) && again < 10_000; again++ {
+			err = copyShard(r.ctx, r.q, i, frozen[i], to, r.report)
+		}
+		r.noErr(err)
 		over, err := readOver(r.ctx, r.q, to)
 		r.noErr(err)
 		if !over[s.Index] {
@@ -205,7 +230,7 @@ func (r *rig) fill() {
 	r.push(ids("ready", 5, func(p *lowkiq.Push) { p.Urgent = true })...) // leaves stale entries
 	for i := range 3 {
 		var many []lowkiq.Push
-		for k := range 5000 {
+		for k := range []int{5000, 600, 40}[i] {
 			score := float64((k * 7) % 100)
 			many = append(many, lowkiq.Push{ID: fmt.Sprint("crowd-", i), Payload: fmt.Appendf(nil, "%d", k), Score: &score})
 		}
@@ -544,5 +569,378 @@ func TestFreezeRefusesABusyShard(t *testing.T) {
 	r.noErr(err)
 	if _, err := claim.Pop(r.ctx, protocol.PopRequest{IDs: 1, Bytes: 1 << 20}); !errors.Is(err, lowkiq.ErrFenced) {
 		t.Errorf("pop of a frozen shard: got %v, want ErrFenced", err)
+	}
+}
+
+// faults repeats requests and loses answers of scripts.
+type faults struct {
+	is     func(sha string) bool
+	before func() (after func()) // a script with an odd number of calls
+	lose   bool
+	calls  int
+}
+
+var errLost = errors.New("the answer is lost")
+
+func (f *faults) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (f *faults) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		return f.run([]redis.Cmder{cmd}, func() error { return next(ctx, cmd) })
+	}
+}
+
+func (f *faults) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		return f.run(cmds, func() error { return next(ctx, cmds) })
+	}
+}
+
+func (f *faults) run(cmds []redis.Cmder, next func() error) error {
+	if args := cmds[0].Args(); cmds[0].Name() != "evalsha" || len(args) < 2 || !f.is(fmt.Sprint(args[1])) {
+		return next()
+	}
+	if f.calls++; f.before != nil && f.calls%2 == 1 {
+		defer f.before()()
+		return next()
+	}
+	err := next()
+	if f.before == nil && err == nil {
+		err = next() // it comes twice
+	}
+	if f.lose && f.calls%7 == 1 {
+		for _, cmd := range cmds {
+			cmd.SetErr(errLost)
+		}
+		return errLost
+	}
+	return err
+}
+
+// withFaults runs a reshard with faults of the scripts freeze and take, and compares what the new shards have.
+func withFaults(t *testing.T, r *rig, f *faults, mayFail func(error) bool) {
+	t.Helper()
+	r.fill()
+	before := r.contents(r.q)
+	scripts := r.c.DB().Scripts
+	r.noErr(r.c.DB().Load(r.ctx))
+	to, frozen := r.prepare(7)
+	on := true
+	f.is = func(sha string) bool { return on && (sha == scripts.Freeze.SHA() || sha == scripts.Take.SHA()) }
+	r.rdb.AddHook(f)
+	r.mayFail = mayFail
+	steps := func() error {
+		if err := prepare(r.ctx, to, r.q); err != nil {
+			return err
+		}
+		_, err := freeze(r.ctx, r.q, to.Layout())
+		if err != nil {
+			return err
+		}
+		return setFloors(r.ctx, to, r.q, frozen)
+	}
+	for err := steps(); err != nil; err = steps() {
+		if !mayFail(err) {
+			r.Fatal(err)
+		}
+	}
+	old := r.q
+	for i := range old.All() { // all but the end, which drops
+		for err := copyShard(r.ctx, old, i, frozen[i], to, nil); err != nil; err = copyShard(r.ctx, old, i, frozen[i], to, nil) {
+			if !mayFail(err) {
+				r.Fatal(err)
+			}
+		}
+	}
+	on = false
+	r.finish(to, frozen)
+	r.same("with faults", r.contents(r.q), before)
+	if f.calls < 10 {
+		t.Errorf("%d calls of the scripts, want more", f.calls)
+	}
+}
+
+// TestReshardTakesOnce: requests that come twice, and requests that are sent again because their answers are lost, store
+// everything once.
+func TestReshardTakesOnce(t *testing.T) {
+	t.Parallel()
+	backends(t, func(t *testing.T, url string) {
+		withFaults(t, newRig(t, url, 5), &faults{lose: true}, func(err error) bool { return errors.Is(err, errLost) })
+	})
+}
+
+// TestReshardOutOfMemory: a full Redis refuses a request as a whole, and the copy goes on when there is room.
+func TestReshardOutOfMemory(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Start(t, "--maxmemory-policy", "noeviction").URL(), 5)
+	refused := 0
+	f := &faults{before: func() func() {
+		r.rdb.ConfigSet(r.ctx, "maxmemory", "1")
+		return func() { r.rdb.ConfigSet(r.ctx, "maxmemory", "0") }
+	}}
+	withFaults(t, r, f, func(err error) bool {
+		refused++
+		return strings.Contains(err.Error(), "out of memory") || strings.Contains(err.Error(), "OOM")
+	})
+	if refused == 0 {
+		t.Error("no request was refused")
+	}
+}
+
+// TestReshardForgotten: Redis forgets what a new shard has taken, that it was prepared, and that an old shard is frozen.
+func TestReshardForgotten(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Start(t).URL(), 5)
+	r.fill()
+	before := r.contents(r.q)
+	to, frozen := r.prepare(7)
+	reports := 0
+	r.report = func(int) {
+		switch reports++; reports {
+		case 1: // as if a failover had promoted a replica that had nothing yet
+			for _, s := range to.All() {
+				for key := range s.Keys().Types() {
+					r.rdb.Unlink(r.ctx, key)
+				}
+			}
+		case 12:
+			_, err := r.copied.Run(r.ctx, r.c.DB().Scripts.Freeze, "thaw", protocol.MovedMark(to.Layout()))
+			r.noErr(err)
+		}
+	}
+	r.finish(to, frozen)
+	got := r.contents(r.q)
+	delete(got, "aside jobs:aside+") // set aside by each freeze
+	delete(got, "processed")         // added by each freeze
+	delete(got, "failed")
+	delete(before, "processed")
+	delete(before, "failed")
+	for _, contents := range []map[string]string{got, before} {
+		for key, value := range contents {
+			if strings.HasPrefix(key, "job ") { // in another form, if it was united with itself
+				contents[key] = fmt.Sprint(payloads(value))
+			}
+		}
+	}
+	r.same("after all", got, before)
+	if reports < 13 {
+		t.Errorf("%d reports, want more", reports)
+	}
+}
+
+// TestReshardUnites: an id that was pushed to its new shard before its job came keeps one job: the place, the due time, the
+// retry count and the error of the old job, and the old payloads first among equal scores.
+func TestReshardUnites(t *testing.T) {
+	t.Parallel()
+	backends(t, func(t *testing.T, url string) {
+		r := newRig(t, url, 5)
+		r.fill()
+		before := r.contents(r.q)
+		to, frozen := r.prepare(7)
+		one, pushed := 1.5, 0
+		var pushes []lowkiq.Push
+		for key := range before {
+			what, id, _ := strings.Cut(key, " ")
+			if what != "job" || strings.HasPrefix(id, "debounced") {
+				continue
+			}
+			p := lowkiq.Push{ID: id, Payload: []byte("pushed meanwhile")}
+			if strings.HasPrefix(id, "scored") {
+				p.Score = &one
+			}
+			if pushed++; pushed%3 == 0 {
+				p.PerformAt = time.Now().Add(3 * time.Hour)
+			}
+			p.Urgent = pushed%7 == 0
+			pushes = append(pushes, p)
+		}
+		_, err := r.flip(to).Push(r.ctx, pushes...)
+		r.noErr(err)
+		r.finish(to, frozen)
+		got := r.contents(r.q)
+		for key, value := range before {
+			what, id, _ := strings.Cut(key, " ")
+			switch what {
+			case "due", "retry", "blocked", "suspects", "crashes", "postponed", "late", "dead", "states", "statesx", "morgue":
+				if got[key] != value {
+					t.Errorf("%s: got %q, want %q", key, got[key], value)
+				}
+			case "ready":
+				if _, urgent := got["urgent "+id]; !urgent {
+					if _, ok := got[key]; !ok {
+						t.Errorf("%s is not ready any more", id)
+					}
+				}
+			case "job":
+				old, now := payloads(value), payloads(got[key])
+				if !strings.HasPrefix(id, "debounced") && (len(now) != len(old)+1 || !slices.Equal(now[:len(old)], old) || !strings.HasSuffix(now[len(old)], "pushed meanwhile")) {
+					t.Errorf("%s: got the payloads %.200q, want %.200q and another behind them", id, now, old)
+				}
+			}
+		}
+		r.drain(len(before))
+	})
+}
+
+// payloads returns the payloads of a job in contents.
+func payloads(job string) (all []string) {
+	if job == "" {
+		return nil
+	}
+	switch job[0] {
+	case 'a':
+		return []string{job[10:]}
+	case 'e':
+		return []string{job[16:]}
+	case 's':
+		for _, part := range strings.Split(job, "=")[1:] {
+			if i := strings.LastIndexByte(part, ' '); i >= 0 && len(part)-i == 17 {
+				part = part[:i]
+			}
+			all = append(all, part)
+		}
+		return all
+	}
+	_, rest, _ := strings.Cut(job, "\n")
+	var errlen, words = 0, strings.Fields(strings.SplitN(job, "\n", 2)[0])
+	fmt.Sscan(words[4], &errlen)
+	for rest = rest[errlen:]; rest != ""; {
+		_, tail, _ := strings.Cut(rest, " ")
+		var n int
+		fmt.Sscan(strings.SplitN(tail, ":", 2)[0], &n)
+		_, tail, _ = strings.Cut(tail, ":")
+		all, rest = append(all, tail[:n]), tail[n:]
+	}
+	return all
+}
+
+// drain pops and acks until nothing is ready, and requires that no claim finds anything wrong.
+func (r *rig) drain(most int) {
+	r.Helper()
+	n := 0
+	for _, claim := range r.own(protocol.Fresh) {
+		for {
+			p, err := claim.Pop(r.ctx, protocol.PopRequest{IDs: 1, Bytes: 1 << 30, MaxCrashes: 3, Slot: true})
+			r.noErr(err)
+			if len(p.Jobs) == 0 {
+				break
+			}
+			if n++; n > 4*most {
+				r.Fatal("the queue never ends")
+			}
+			_, err = claim.Ack(r.ctx, protocol.Acks{Flight: p.Flight, IDs: []string{p.Jobs[0].ID}})
+			r.noErr(err)
+		}
+	}
+	if n == 0 {
+		r.Error("nothing is ready")
+	}
+}
+
+// TestReshardSetsDamageAside: what cannot be read is set aside, and nothing else stops.
+func TestReshardSetsDamageAside(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Start(t).URL(), 2)
+	r.push(lowkiq.Push{ID: "good", Payload: []byte("1")})
+	s := r.q.Of("damaged")
+	k := s.Keys()
+	r.noErr(r.rdb.HSet(r.ctx, k.Jobs, "damaged", "zzz", r.strayOf(s), "a\x00\x05\xaf\x31\x07\xa4\x00\x00\x001").Err())
+	r.noErr(r.rdb.RPush(r.ctx, k.Ready, "damaged", "no record").Err())
+	r.noErr(r.rdb.HSet(r.ctx, k.Morgue, "damaged", "j1 2").Err())
+	r.noErr(r.rdb.ZAdd(r.ctx, k.Dead, redis.Z{Score: 5, Member: "damaged"}).Err())
+	r.reshard(3)
+	got := r.contents(r.q)
+	for key, want := range map[string]string{"aside jobs:damaged": "zzz", "aside morgue:damaged": "j1 2", "job " + r.strayOf(s): "a\x00\x05\xaf\x31\x07\xa4\x00\x00\x001", "ready good": "", "ready " + r.strayOf(s): ""} {
+		if value, ok := got[key]; !ok || value != want {
+			t.Errorf("%s: got %q, %t, want %q", key, value, ok, want)
+		}
+	}
+}
+
+// strayOf returns an id of a shard.
+func (r *rig) strayOf(s *protocol.Shard) string {
+	for i := 0; ; i++ {
+		if id := fmt.Sprint("stray-", i); r.q.Of(id) == s || s.Index == lowkiq.ShardOf(id, 2) {
+			return id
+		}
+	}
+}
+
+// BenchmarkCopy copies from 16 to 64 shards. An op is an id.
+func BenchmarkCopy(b *testing.B) {
+	c, err := protocol.Open(protocol.Config{Redis: redistest.Start(b).URL(), Cluster: "c", Timeout: time.Minute})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer c.Close()
+	q, err := c.Register(b.Context(), lowkiq.Queue{Name: "q", Shards: 16})
+	if err != nil {
+		b.Fatal(err)
+	}
+	var jobs []lowkiq.Push
+	for i := range b.N {
+		jobs = append(jobs, lowkiq.Push{ID: fmt.Sprint("order-", i), Payload: []byte("forty bytes, as a payload of arguments is")})
+	}
+	if _, err := q.Push(b.Context(), jobs...); err != nil {
+		b.Fatal(err)
+	}
+	_, entry, err := c.Registry().Stored(b.Context(), "q")
+	if err != nil {
+		b.Fatal(err)
+	}
+	to := c.Registry().InLayout("q", entry, 64, 2)
+	err = prepare(b.Context(), to, q)
+	var frozen []Frozen
+	if err == nil {
+		frozen, err = freeze(b.Context(), q, 2)
+	}
+	if err == nil {
+		err = setFloors(b.Context(), to, q, frozen)
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+	cpu := func() float64 {
+		text, _ := c.DB().ForTests().Info(b.Context(), "cpu").Result()
+		sum := 0.0
+		for line := range strings.Lines(text) {
+			for _, name := range []string{"used_cpu_sys:", "used_cpu_user:"} {
+				if value, ok := strings.CutPrefix(strings.TrimSpace(line), name); ok {
+					var x float64
+					fmt.Sscan(value, &x)
+					sum += x
+				}
+			}
+		}
+		return sum
+	}
+	began := cpu()
+	b.ResetTimer()
+	work, errs := make(chan int), make(chan error, 2)
+	for range 2 {
+		go func() {
+			var first error
+			for i := range work {
+				if err := copyShard(b.Context(), q, i, frozen[i], to, nil); err != nil && first == nil {
+					first = err
+				}
+			}
+			errs <- first
+		}()
+	}
+	for i := range q.Shards {
+		work <- i
+	}
+	close(work)
+	for range 2 {
+		if err := <-errs; err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.StopTimer()
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "ids/s")
+	b.ReportMetric((cpu()-began)*1e6/float64(b.N), "us_redis/id")
+	if open, err := isOpen(b.Context(), to); err != nil || open != 64 {
+		b.Fatalf("%d shards are open: %v", open, err)
 	}
 }
