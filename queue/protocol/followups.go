@@ -199,6 +199,8 @@ type Shipment struct {
 	Queue *Queue
 	To    *Shard     // of Queue
 	All   []Outgoing // in the order of their numbers, as Queue stores them
+	// Before has the numbers of follow-ups that a former layout of Queue has. They are taken out of All.
+	Before []int64
 	// Delivered is the number of follow-ups at the beginning of All that To has now.
 	Delivered int
 	// Err is why the next follow-up is not delivered; nil if all are.
@@ -211,7 +213,13 @@ const maxShipment = 200
 // DeliverOutgoing delivers shipments to their shards, each follow-up exactly once. It sets Delivered and Err. After a refusal
 // it sends no later follow-up of that shipment, so that the order stays.
 func (c *Client) DeliverOutgoing(ctx context.Context, shipments []*Shipment) {
-	for open := shipments; len(open) > 0; {
+	var open []*Shipment
+	for _, s := range shipments {
+		if s.Err = s.takeOutFormer(ctx); s.Err == nil && len(s.All) > 0 {
+			open = append(open, s)
+		}
+	}
+	for len(open) > 0 {
 		calls := make([]*redisdb.Call, len(open))
 		for i, s := range open {
 			calls[i] = s.call()
@@ -226,6 +234,53 @@ func (c *Client) DeliverOutgoing(ctx context.Context, shipments []*Shipment) {
 		}
 		open = next
 	}
+}
+
+// maxFormerAge is how long the numbers of sources in the shards of a former layout count.
+const maxFormerAge = 30 * 24 * time.Hour
+
+// takeOutFormer takes the follow-ups out of a shipment that a shard of a former layout has. The numbers of sources stay
+// there when a queue gets another number of shards, and nothing changes them any more.
+func (s *Shipment) takeOutFormer(ctx context.Context) error {
+	g := s.Queue.registry
+	g.mu.Lock()
+	was := slices.Clone(s.Queue.entry.Was)
+	g.mu.Unlock()
+	was = slices.DeleteFunc(was, func(f Former) bool { return f.age(time.Now()) > maxFormerAge })
+	if len(was) == 0 {
+		return nil
+	}
+	taken := map[string]int64{} // the last number by key
+	var keys []string
+	keyOf := func(f Former, id string) string {
+		shard := g.db.Keys.Shard(s.Queue.Name, f.Layout, lowkiq.ShardOf(id, f.Shards))
+		return shard.From
+	}
+	var cmds []redisdb.Cmd
+	for _, o := range s.All {
+		for _, f := range was {
+			key := keyOf(f, o.ID)
+			if _, asked := taken[key]; !asked {
+				taken[key] = 0
+				keys, cmds = append(keys, key), append(cmds, redisdb.Cmd{"HGET", key, s.From.source()})
+			}
+		}
+	}
+	replies, err := g.db.Pipeline(ctx, "read the numbers of follow-ups", cmds...)
+	if err != nil {
+		return fmt.Errorf("queue %q: %w", s.Queue.Name, err)
+	}
+	for i, key := range keys {
+		taken[key] = redisdb.Int(replies[i])
+	}
+	s.All = slices.DeleteFunc(slices.Clone(s.All), func(o Outgoing) bool {
+		before := slices.ContainsFunc(was, func(f Former) bool { return o.Number <= taken[keyOf(f, o.ID)] })
+		if before {
+			s.Before = append(s.Before, o.Number)
+		}
+		return before
+	})
+	return nil
 }
 
 // source returns the name of a shard as a source of deliveries.

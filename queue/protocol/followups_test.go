@@ -26,6 +26,7 @@ var followUpTests = []testCase{
 	{"FollowUp_ArrivesOnce", testFollowUpOnce},
 	{"FollowUp_WaitsForAFullID", testFollowUpFull},
 	{"FollowUp_IsRefused", testFollowUpRefused},
+	{"FollowUp_OfAQueueWithOtherShards", testFollowUpMoved},
 	{"FollowUp_StopsADeletion", testFollowUpDeletion},
 	{"FollowUp_NumbersRise", testFollowUpNumbers},
 }
@@ -321,6 +322,24 @@ func testFollowUpFull(t *testing.T, b *backend) {
 		s := r.ship(mail)[0]
 		eq(t, "then", fmt.Sprint(s.Delivered, s.Err), "5 <nil>")
 	}
+}
+
+// testFollowUpMoved: a follow-up that was delivered before its queue got another number of shards is not delivered again.
+func testFollowUpMoved(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	mail := r.otherQueue("mail", 1)
+	r.push(job("a", "1"))
+	_, flight := r.popOne("a")
+	r.ackAll(Acks{Flight: flight, IDs: []string{"a"}, Answers: []Answer{{ID: "a", Then: r.encode(then("mail", "u", "1"), then("mail", "v", "2"))}}})
+	all := r.outgoing()
+	first := &Shipment{From: r.s, Queue: mail, To: mail.Of("u"), All: all[:1]}
+	r.c.DeliverOutgoing(r.ctx, []*Shipment{first})
+	r.noErr(first.Err)
+	anew, err := r.c.Registry().Adopt("mail", fmt.Sprintf(`{"shards":1,"layout":2,"was":[{"shards":1,"layout":1,"at":%d}]}`, time.Now().UnixMilli()))
+	r.noErr(err)
+	s := &Shipment{From: r.s, Queue: anew, To: anew.Of("u"), All: all}
+	r.c.DeliverOutgoing(r.ctx, []*Shipment{s})
+	eq(t, "delivered", fmt.Sprint(s.Before, s.Delivered, len(s.All), s.Err), fmt.Sprint([]int64{all[0].Number}, 1, 1, nil))
 }
 
 // testFollowUpRefused: a follow-up that cannot be stored is refused before its job ends. Nobody outside can forge the

@@ -440,6 +440,7 @@ func (r *Relay) encode(ctx context.Context, p *pass, o *protocol.Outgoing) (drop
 
 // settle records the outcome of a shipment.
 func (r *Relay) settle(p *pass, s *protocol.Shipment) {
+	p.page.Delivered = append(p.page.Delivered, s.Before...)
 	for _, o := range s.All[:s.Delivered] {
 		p.page.Delivered = append(p.page.Delivered, o.Number)
 	}
