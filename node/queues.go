@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -109,7 +108,7 @@ func (on *handled) forRunners(home handling.Home, format func(error) string, l *
 // shards.
 func (on *handled) checkEntry(entry protocol.RegistryEntry, redis string) error {
 	name, codec := on.rules.Name, on.rules.Codec.Name
-	if !on.asRegistered && entry.Shards != on.rules.Shards && !hadShards(entry, on.rules.Shards) {
+	if !on.asRegistered && entry.Shards != on.rules.Shards && !entry.HadShards(on.rules.Shards) {
 		return fmt.Errorf("queue %q has %d shards in redis %s, not %d: %w; configure %d",
 			name, entry.Shards, redis, on.rules.Shards, lowkiq.ErrShardCount, entry.Shards)
 	}
@@ -117,11 +116,6 @@ func (on *handled) checkEntry(entry protocol.RegistryEntry, redis string) error 
 		codec = ""
 	}
 	return cmp.Or(entry.Readable(name), entry.Stores(name, codec))
-}
-
-// hadShards reports whether a queue had this number of shards before it was resharded.
-func hadShards(entry protocol.RegistryEntry, n int) bool {
-	return slices.ContainsFunc(entry.Was, func(f protocol.Former) bool { return f.Shards == n })
 }
 
 // queues has the queues that the node handles, and the registry of all queues.

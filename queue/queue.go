@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/tls"
 	"iter"
+	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/lowkiq/lowkiq"
@@ -40,7 +42,10 @@ type Config struct {
 }
 
 // Client pushes jobs to the queues of a cluster. It is safe for concurrent use.
-type Client struct{ protocol *protocol.Client }
+type Client struct {
+	protocol *protocol.Client
+	told     sync.Map // registrations with a former number of shards
+}
 
 // Open validates cfg and returns a client. It does not connect to Redis; [Client.Check] does, and so does the first
 // push.
@@ -49,7 +54,7 @@ func Open(cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Client{c}, nil
+	return &Client{protocol: c}, nil
 }
 
 // Close closes the connections and ends waiting calls with ErrClosed. It may be called twice. It first adds the
@@ -67,10 +72,17 @@ func (c *Client) Check(ctx context.Context, allowEviction bool) error {
 
 // Register returns a queue and registers it at its first use, with the codec and the limits of the client's rules
 // for it (SetRules). If the registered queue has another shard count, the error is lowkiq.ErrShardCount, because
-// the jobs are in the shards of that count. Codec and limits of a registered queue stay as they are. A deleted
+// the jobs are in the shards of that count. If it had this count before it was resharded, Register logs a warning once
+// (slog.Default) and returns the queue with its present count. Codec and limits of a registered queue stay as they are. A deleted
 // queue is registered anew. A queue that is being deleted is refused.
 func (c *Client) Register(ctx context.Context, q lowkiq.Queue) (*Queue, error) {
-	return newQueue(c.protocol.Register(ctx, q))
+	registered, err := c.protocol.Register(ctx, q)
+	if err == nil && registered.FormerCountWarning(q.Shards) != "" {
+		if _, told := c.told.LoadOrStore(q, nil); !told {
+			slog.Warn(registered.FormerCountWarning(q.Shards))
+		}
+	}
+	return newQueue(registered, err)
 }
 
 // Queue returns a registered queue. If there is no such queue, the error is lowkiq.ErrUnknownQueue and lists the
@@ -90,7 +102,8 @@ func (c *Client) Events(ctx context.Context, f events.Filter) iter.Seq[events.Ev
 // cluster take it, such as queue/audit. It ends with this client.
 func (c *Client) Protocol() *protocol.Client { return c.protocol }
 
-// Queue is a registered queue. It is safe for concurrent use.
+// Queue is a registered queue. It is safe for concurrent use. It stays good when the queue is resharded; Shards is the
+// number when it was opened.
 type Queue struct {
 	lowkiq.Queue
 	protocol *protocol.Queue
@@ -104,4 +117,4 @@ func newQueue(q *protocol.Queue, err error) (*Queue, error) {
 }
 
 // Protocol returns the queue as nodes see it. Packages that look into its shards take it, such as queue/browse.
-func (q *Queue) Protocol() *protocol.Queue { return q.protocol }
+func (q *Queue) Protocol() *protocol.Queue { return q.protocol.Latest() }

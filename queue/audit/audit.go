@@ -222,6 +222,9 @@ func (a *auditor) addFaults(faults ...Fault) {
 // read.
 func (a *auditor) auditShard(ctx context.Context, s *protocol.Shard) error {
 	a.out.Shards++
+	if frozen, err := a.isFrozen(ctx, s); err != nil || frozen {
+		return err
+	}
 	right, err := a.checkTypes(ctx, s)
 	if err != nil || !right {
 		return err
@@ -466,6 +469,16 @@ func endlessReplies(ctx context.Context, master *redisdb.DB, keys []string) (end
 // replyKey is the name of the keys of replies, which expire by themselves.
 const replyKey = "reply"
 
+// isFrozen reports whether the jobs of a shard are about to be copied to another layout. They cannot change, and are
+// audited there.
+func (a *auditor) isFrozen(ctx context.Context, s *protocol.Shard) (bool, error) {
+	reply, err := a.db.Do(ctx, "read the mark of "+s.String(), "HGET", s.Keys().Count, "last")
+	if err != nil && strings.Contains(err.Error(), "WRONGTYPE") { // reported later
+		return false, nil
+	}
+	return strings.HasPrefix(redisdb.Text(reply), "moved "), err
+}
+
 // whyOrphan returns why a key belongs to nothing, "" if it belongs to something.
 func (a *auditor) whyOrphan(key string, registry map[string]string) string {
 	if a.db.Keys.Shared(key) {
@@ -491,7 +504,7 @@ func (a *auditor) whyOrphan(key string, registry map[string]string) string {
 	case entry.Removed:
 		return fmt.Sprintf("queue %s is deleted", of)
 	case layout != entry.Layout:
-		return fmt.Sprintf("queue %s has layout %d", of, entry.Layout)
+		return a.whyFormer(entry, of, layout, index, name)
 	case index >= entry.Shards:
 		return fmt.Sprintf("queue %s has %d shards", of, entry.Shards)
 	}
@@ -501,3 +514,31 @@ func (a *auditor) whyOrphan(key string, registry map[string]string) string {
 	}
 	return ""
 }
+
+// whyFormer returns why a key of another layout than the queue's belongs to nothing. In a former layout the numbers of
+// sources and the journals stay, and the frozen jobs until they are copied. The next layout is prepared before the flip.
+func (a *auditor) whyFormer(entry protocol.RegistryEntry, of string, layout, index int, name string) string {
+	if r := entry.Reshard; r != nil && r.Layout == layout && index < r.Shards {
+		return ""
+	}
+	for _, f := range entry.Was {
+		if f.Layout != layout {
+			continue
+		}
+		keys := a.db.Keys.Shard(of, layout, index)
+		stays := slices.ContainsFunc(keys.List(), func(k redisdb.ShardKey) bool { return k.Name == name && k.Freeze == redisdb.Stays })
+		switch {
+		case index >= f.Shards:
+			return fmt.Sprintf("layout %d of queue %s had %d shards", layout, of, f.Shards)
+		case stays, name == frozenKey && f.Copying:
+			return ""
+		case name == frozenKey:
+			return fmt.Sprintf("queue %s has left layout %d, and its jobs are copied", of, layout)
+		}
+		return fmt.Sprintf("queue %s has left layout %d, where no node handles jobs", of, layout)
+	}
+	return fmt.Sprintf("queue %s has layout %d", of, entry.Layout)
+}
+
+// frozenKey is the name of the keys of a frozen shard.
+const frozenKey = "old"

@@ -24,5 +24,6 @@ type Jobs struct {
 
 // Of returns the jobs of a queue.
 func Of(q *protocol.Queue) *Jobs {
+	q = q.Latest()
 	return &Jobs{q: q, db: q.Shard(0).DB(), shards: q.All(), patience: searchTime}
 }

@@ -83,13 +83,16 @@ func (q *RunQuery) wantsRun(r *Run) bool {
 	return q.Contains == "" || strings.Contains(r.ID, q.Contains) || strings.Contains(r.Error, q.Contains) || strings.Contains(r.Log, q.Contains)
 }
 
-// shardsFor returns the shards that may have such runs.
+// shardsFor returns the shards that may have such runs, those of the newest layout first.
 func (j *Jobs) shardsFor(q *RunQuery) []*protocol.Shard {
 	if q.ID != "" {
-		return []*protocol.Shard{j.q.Of(q.ID)}
+		return append([]*protocol.Shard{j.q.Of(q.ID)}, j.q.FormerShards(q.ID, journalAge)...)
 	}
-	return j.shards
+	return append(slices.Clip(j.shards), j.q.AllFormerShards(journalAge)...)
 }
+
+// journalAge is how long the journals of a former layout are read. Most rules keep lines for a shorter time.
+const journalAge = 90 * 24 * time.Hour
 
 // journalReading is the state of reading the journal of a shard.
 type journalReading struct {

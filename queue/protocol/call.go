@@ -61,6 +61,7 @@ func (c *Client) Calls(ctx context.Context, queue string, keep time.Duration, jo
 	if err != nil {
 		return nil, err
 	}
+	q = q.Latest()
 	home, within := handling.Home{Redis: c.Redis(), Cluster: c.Cluster()}, handling.CallOf(ctx)
 	for i := range jobs {
 		if shard := q.Of(jobs[i].ID).Index; within.Blocks(home, queue, shard, jobs[i].ID) {
@@ -145,7 +146,7 @@ func (q *Queue) decodeEnd(reply *lowkiq.Reply, end callEnd) error {
 	if end.err != nil {
 		return fmt.Errorf("job %q: its end is not known: %w", reply.ID, end.err)
 	}
-	return envelope.ReadReply(reply, end.text, q.rules.Load().Codec.Decode)
+	return envelope.ReadReply(reply, end.text, q.Latest().rules.Load().Codec.Decode)
 }
 
 // Reply returns the reply to an earlier call, as queue.Client.Reply does.
@@ -161,17 +162,26 @@ func (c *Client) Reply(ctx context.Context, queue, id, token string) (lowkiq.Rep
 	if err := memory.Take(ctx, replyCopies*lowkiq.MaxResultBytes); err != nil {
 		return reply, fmt.Errorf("job %q: %w", id, err)
 	}
-	shard := q.Of(id)
-	got, err := shard.Run(ctx, c.db.Scripts.Reply, token, id, 0, math.MaxInt32)
-	if err != nil {
-		return reply, fmt.Errorf("shard %s: %w", shard, err)
-	}
-	text := redisdb.Text(got)
-	if text == "" {
-		return reply, fmt.Errorf("job %q: %w under this token; it is no longer kept, or the token belongs to another job", id, lowkiq.ErrNoReply)
+	text := ""
+	for looks := 0; text == ""; looks++ {
+		look := q.lookForReply(token, id, false, math.MaxInt32)
+		c.db.RunAll(ctx, look.asked)
+		if text, err = look.answer(); err != nil {
+			return reply, fmt.Errorf("shard %s: %w", look.queue.Of(id), err)
+		}
+		switch {
+		case text != "":
+		case look.isOver(ctx):
+			return reply, fmt.Errorf("job %q: %w under this token; it is no longer kept, or the token belongs to another job", id, lowkiq.ErrNoReply)
+		case q.Latest().layouts().moving || looks == maxReplyLooks:
+			text = string(lowkiq.ReplyPending) // its payload may be on its way to the next layout
+		}
 	}
 	return reply, envelope.ReadReply(&reply, text, q.rules.Load().Codec.Decode)
 }
+
+// maxReplyLooks is how often Reply looks again because the queue was resharded during its look.
+const maxReplyLooks = 3
 
 // tokenBytes is the length of a token: 128 random bits, so that nobody can guess the token of another call.
 const tokenBytes = 16

@@ -68,9 +68,11 @@ func fencedError(answer string) error {
 var ErrHeld = errors.New("the shard's claim is held or has changed")
 
 // Transient reports whether an operation that failed with err may succeed when it is repeated. It does so if
-// Redis was out of reach, starting, failing over, moving a slot, read-only, or out of memory or connections. If
-// the connection broke, it is unknown whether the operation was executed.
-func Transient(err error) bool { return redisdb.Transient(err) || errors.Is(err, errAnswerLost) }
+// Redis was out of reach, starting, failing over, moving a slot, read-only, or out of memory or connections, or if the
+// queue was being resharded. If the connection broke, it is unknown whether the operation was executed.
+func Transient(err error) bool {
+	return redisdb.Transient(err) || errors.Is(err, errAnswerLost) || errors.Is(err, ErrMoving)
+}
 
 // Unreachable reports whether err means that Redis could not be reached or did not answer.
 func Unreachable(err error) bool { return redisdb.Unreachable(err) }

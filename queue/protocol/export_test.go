@@ -67,11 +67,30 @@ func (c *Client) ParseEntry(name, text string) (RegistryEntry, error) {
 // IsDeleted reports whether the queue is deleted.
 func (e RegistryEntry) IsDeleted() bool { return e.isDeleted() }
 
+// Rule says what the entry means for a mark.
+func (e RegistryEntry) Rule(mark string, layout int) string {
+	return []string{"deleted", "obsolete", "waits", "left"}[e.rule(readMark("REMOVED "+mark), layout)]
+}
+
+// CheckReplies makes the client look for the replies of its calls, once and now.
+func (c *Client) CheckReplies() {
+	r := c.replies
+	r.mu.Lock()
+	var all []*pendingCall
+	for _, call := range r.waiting {
+		if call.stored {
+			all = append(all, call)
+		}
+	}
+	r.mu.Unlock()
+	r.finishFound(all, r.fetch(context.Background(), all))
+}
+
 // RefreshSoon makes the next push read the queue's entry.
 func (q *Queue) RefreshSoon() { q.refreshed.Store(int64(time.Since(q.opened) - refreshEvery)) }
 
 // MakeStale makes the queue as if its entry had not been read for long.
-func (q *Queue) MakeStale() { q.refreshed.Store(int64(time.Since(q.opened) - staleAfter)) }
+func (q *Queue) MakeStale() { q.expireEntry() }
 
 // ShareAlways makes each pop and ack use the shared script first, also if it comes alone and after the
 // script could not serve the shard.

@@ -236,9 +236,6 @@ func (c *Client) DeliverOutgoing(ctx context.Context, shipments []*Shipment) {
 	}
 }
 
-// maxFormerAge is how long the numbers of sources in the shards of a former layout count.
-const maxFormerAge = 30 * 24 * time.Hour
-
 // takeOutFormer takes the follow-ups out of a shipment that a shard of a former layout has. The numbers of sources stay
 // there when a queue gets another number of shards, and nothing changes them any more.
 func (s *Shipment) takeOutFormer(ctx context.Context) error {
@@ -246,7 +243,7 @@ func (s *Shipment) takeOutFormer(ctx context.Context) error {
 	g.mu.Lock()
 	was := slices.Clone(s.Queue.entry.Was)
 	g.mu.Unlock()
-	was = slices.DeleteFunc(was, func(f Former) bool { return f.age(time.Now()) > maxFormerAge })
+	was = slices.DeleteFunc(was, func(f Former) bool { return f.age(time.Now()) > SourceAge })
 	if len(was) == 0 {
 		return nil
 	}

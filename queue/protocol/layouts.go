@@ -1,6 +1,7 @@
 package protocol
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -75,10 +76,21 @@ func (e RegistryEntry) hasLeft(layout int) bool {
 	return len(e.Was) >= MaxFormer && layout < e.Was[len(e.Was)-1].Layout
 }
 
-// hadShards reports whether a former layout of the queue had this number of shards.
-func (e RegistryEntry) hadShards(n int) bool {
+// HadShards reports whether a former layout of the queue had this number of shards. A process that is configured with
+// it takes the present number.
+func (e RegistryEntry) HadShards(n int) bool {
 	return slices.ContainsFunc(e.Was, func(f Former) bool { return f.Shards == n })
 }
+
+func (q *Queue) hadShards(n int) bool {
+	q.registry.mu.Lock()
+	defer q.registry.mu.Unlock()
+	return q.entry.HadShards(n)
+}
+
+// HasLeft reports whether a shard refused jobs because the queue has left its layout. They belong to the queue that
+// [Queue.Latest] returns then.
+func HasLeft(err error) bool { return errors.Is(err, errLeft) }
 
 // checkLayouts returns an error if the layouts of the entry cannot be right. Each shard costs memory, so all numbers
 // have the bounds of CheckQueue.
@@ -129,6 +141,91 @@ func (g *Registry) InLayout(name string, entry RegistryEntry, shards, layout int
 
 // Layout returns the number of the queue's layout.
 func (q *Queue) Layout() int { return q.layout }
+
+// Latest returns the queue in the newest layout that this process knows. A Queue has one layout for good: its shards
+// and its number of shards do not change. Its pushes, deliveries and calls go to the newest layout.
+func (q *Queue) Latest() *Queue {
+	for next := q.next.Load(); next != nil; next = q.next.Load() {
+		q = next
+	}
+	return q
+}
+
+// succeeds reports whether the entry says that the queue has left the layout of q for a newer layout, which this
+// release can read.
+func (e RegistryEntry) succeeds(q *Queue) bool {
+	return e.Layout > q.layout && !e.Removed && e.hasLeft(q.layout) && e.Readable(q.Name) == nil
+}
+
+// leaveFor makes an open queue lead to its queue in the layout of an entry. The entry itself does not concern q: the
+// pushes that are under way in its layout go on, and its marks send them to the next layout. The caller holds
+// registry.mu.
+func (q *Queue) leaveFor(entry RegistryEntry) {
+	g := q.registry
+	next := g.queues[q.Name]
+	switch {
+	case next == nil || next.layout < entry.Layout:
+		next = g.newQueue(q.Name, entry)
+		next.applyRules(g.rules[q.Name])
+		g.queues[q.Name] = next
+	case next.layout == entry.Layout:
+		next.setEntry(entry)
+	}
+	q.next.Store(next)
+}
+
+// successor returns the queue to which the jobs go that the shards of q refused with errLeft.
+func (q *Queue) successor(ctx context.Context) (*Queue, error) {
+	if next := q.next.Load(); next != nil {
+		return next, nil
+	}
+	next, err := q.registry.openQueue(ctx, q.Name)
+	if err == nil && next.layout <= q.layout {
+		err = &movingError{lowkiq.Shard{Queue: q.Name}, next.Shards}
+	}
+	return next, err
+}
+
+// FormerShards returns the shards that held id in the newest three former layouts, the newest first, as far as the queue
+// left them at most maxAge ago. Replies, journals and the numbers of sources stay in them.
+func (q *Queue) FormerShards(id string, maxAge time.Duration) (all []*Shard) {
+	for _, f := range q.formers(maxAge) {
+		s := q.registry.newShard(q.Name, f.Layout, lowkiq.ShardOf(id, f.Shards))
+		all = append(all, &s)
+	}
+	return all
+}
+
+// AllFormerShards returns all shards of these layouts.
+func (q *Queue) AllFormerShards(maxAge time.Duration) (all []*Shard) {
+	for _, f := range q.formers(maxAge) {
+		all = append(all, q.registry.InLayout(q.Name, RegistryEntry{}, f.Shards, f.Layout).shards...)
+	}
+	return all
+}
+
+func (q *Queue) formers(maxAge time.Duration) []Former {
+	was := q.was.Load()
+	if was == nil {
+		return nil
+	}
+	all := (*was)[:min(len(*was), readFormer)]
+	for i, f := range all {
+		if f.age(time.Now()) > maxAge {
+			return all[:i]
+		}
+	}
+	return all
+}
+
+// FormerCountWarning returns what to tell the user of a process that is configured with a former number of shards, "" if
+// it has the present number.
+func (q *Queue) FormerCountWarning(configured int) string {
+	if q.Shards == configured {
+		return ""
+	}
+	return fmt.Sprintf("queue %q has %d shards since it was resharded, not %d; configure %d", q.Name, q.Shards, configured, q.Shards)
+}
 
 // ErrMoving means that a shard takes neither pushes nor claims, because the jobs of its queue move to another number
 // of shards. The operation may succeed when it is repeated.

@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/process/sleep"
 	"github.com/lowkiq/lowkiq/internal/store/redisdb"
 	"github.com/lowkiq/lowkiq/internal/store/unknownfields"
 )
@@ -92,24 +94,99 @@ func readMark(refusal string) error {
 	return fmt.Errorf("the shard's last score cannot be read: field last of its counters is %q and must be a number", text)
 }
 
-// clearMark handles a refusal because of a deletion mark. If the registry says that the deletion was given up,
-// clearMark removes the mark and returns nil, and the caller may repeat the refused step. Otherwise it
-// returns an error. It returns other refusals as they are.
-func (s *Shard) clearMark(ctx context.Context, refusal error) error {
-	var mark *markError
-	if !errors.As(refusal, &mark) {
+// markWord returns the beginning of the mark that refused an operation, "" if no mark did.
+func markWord(refusal error) string {
+	var removed *markError
+	var moved *movedError
+	switch {
+	case errors.As(refusal, &removed):
+		return RemovedMark(removed.token)
+	case errors.As(refusal, &moved):
+		return MovedMark(moved.layout)
+	}
+	return ""
+}
+
+// ruling says what the entry of a queue means for a mark in a shard.
+type ruling int
+
+const (
+	ruledDeleted  ruling = iota // the queue of the shard is deleted
+	ruledObsolete               // the deletion or the reshard of the mark was given up, and the mark must go
+	ruledWaits                  // the reshard of the mark has not flipped
+	ruledLeft                   // the queue has left the layout of the shard
+)
+
+// rule judges a mark in a shard of a layout. The entry must have been read after the mark was seen, so it is not older
+// than the mark: an attempt that it does not know was given up, and no later attempt has its number.
+func (e RegistryEntry) rule(mark error, layout int) ruling {
+	var moved *movedError
+	isMoved := errors.As(mark, &moved)
+	switch {
+	case e.Removed || e.Removing != "" && !isMoved:
+		return ruledDeleted
+	case e.Layout != layout && isMoved && e.hasLeft(layout):
+		return ruledLeft
+	case e.Layout != layout:
+		return ruledDeleted
+	case isMoved && e.Reshard != nil && e.Reshard.Layout == moved.layout:
+		return ruledWaits
+	}
+	return ruledObsolete
+}
+
+// settleMark handles the refusal of an operation because of a mark. It returns nil if the mark was obsolete and is
+// gone, so the caller may repeat the operation. Before the flip of a reshard it waits up to patience for it. The error is
+// errLeft if the queue has left the layout of the shard, and an [movingError] if it still moves. Other refusals are
+// returned as they are.
+func (s *Shard) settleMark(ctx context.Context, refusal error, patience time.Duration) error {
+	mark := markWord(refusal)
+	if mark == "" {
 		return refusal
 	}
-	_, entry, err := s.registry.Stored(ctx, s.Queue)
-	if err != nil {
-		return err
+	var waiting error
+	for end := time.Now().Add(patience); ; {
+		_, entry, err := s.registry.Stored(ctx, s.Queue)
+		if err != nil && ctx.Err() != nil && waiting != nil {
+			return waiting
+		}
+		if err != nil {
+			return err
+		}
+		switch entry.rule(refusal, s.layout) {
+		case ruledDeleted:
+			return fmt.Errorf("%w %q: %w", lowkiq.ErrUnknownQueue, s.Queue, &markError{})
+		case ruledLeft:
+			return errLeft
+		case ruledObsolete:
+			_, err = s.Run(ctx, s.registry.db.Scripts.Freeze, "thaw", mark)
+			return err
+		}
+		waiting = &movingError{s.Shard, entry.Reshard.Shards}
+		if time.Now().After(end) || sleep.For(ctx, flipPause) != nil {
+			return waiting
+		}
 	}
-	if keys := s.registry.db.Keys.Shard(s.Queue, entry.Layout, s.Index); entry.isDeleted() || keys.Count != s.keys.Count {
-		return fmt.Errorf("%w %q: %w", lowkiq.ErrUnknownQueue, s.Queue, mark)
-	}
-	_, err = s.Run(ctx, s.registry.db.Scripts.Freeze, "thaw", RemovedMark(mark.token))
-	return err
 }
+
+// flipPause is the time between two looks for the flip of a reshard.
+const flipPause = 20 * time.Millisecond
+
+// errLeft means that the queue has left the layout of a shard. Its jobs are in the next layout, see [Queue.Latest].
+var errLeft = fmt.Errorf("%w, and the shard is left", ErrMoving)
+
+// movingError is the refusal of a shard whose queue moves to another number of shards and has not flipped in time.
+// It wraps ErrMoving. It also is ErrUnsent, because nothing is stored.
+type movingError struct {
+	shard lowkiq.Shard
+	to    int // shards
+}
+
+func (e *movingError) Error() string {
+	return fmt.Sprintf("shard %s: %v, %d, and takes none meanwhile; if that lasts, \"lowkiq-node queues reshard %s\" goes on with it", e.shard, ErrMoving, e.to, e.shard.Queue)
+}
+func (e *movingError) Unwrap() error        { return ErrMoving }
+func (e *movingError) Is(target error) bool { return target == ErrUnsent }
 
 // reviveEntry registers a queue anew if its entry says that the queue was deleted. The queue gets a new layout,
 // so that its keys are not those of the deleted queue. first is the new entry, except for the layout. text is

@@ -65,6 +65,7 @@ const (
 
 // Push stores jobs; queue.Queue.Push says what holds then.
 func (q *Queue) Push(ctx context.Context, jobs ...lowkiq.Push) ([]Result, error) {
+	q = q.Latest()
 	q.refreshEntry(ctx)                // codec and limits may have changed in the registry
 	return (*q.push.Load())(ctx, jobs) // middlewares and codec, then storeJobs; see applyRules
 }
@@ -151,6 +152,7 @@ const headArgs = 4
 // that chunk failed. Suppose the first chunk failed and the second were stored. A repeated push would then
 // store the payloads of the first chunk behind later payloads of the same ids.
 func (q *Queue) writeJobs(ctx context.Context, jobs []lowkiq.Push, results []Result) {
+	var left []int32 // indexes of jobs for the next layout
 	chunks := q.pushSmallChunks(ctx, q.cutChunks(jobs, results), jobs, results)
 	wave, rest := q.nextWave(chunks, jobs)
 	for len(wave) > 0 {
@@ -166,6 +168,8 @@ func (q *Queue) writeJobs(ctx context.Context, jobs []lowkiq.Push, results []Res
 		for _, ch := range wave {
 			q.finishChunk(ctx, ch, jobs, results)
 			switch {
+			case ch.Err == errLeft: //nolint:errorlint // it is not wrapped
+				left = ch.leaveAll(left, jobs, results)
 			case ch.Err != nil:
 				ch.next.markUnsent(ch.Err, results)
 			case ch.refusals != nil && ch.next != nil:
@@ -181,6 +185,43 @@ func (q *Queue) writeJobs(ctx context.Context, jobs []lowkiq.Push, results []Res
 		}
 	}
 	q.countStored(results)
+	if len(left) > 0 {
+		q.writeToNext(ctx, left, jobs, results)
+	}
+}
+
+// leaveAll appends the jobs of a chunk and of the chunks behind it to those for the next layout, and marks them as not
+// stored. It leaves out later jobs of refused ids, see withholdFromChunk.
+func (ch *chunk) leaveAll(left []int32, jobs []lowkiq.Push, results []Result) []int32 {
+	refusals := ch.refusals
+	for ; ch != nil; ch = ch.next {
+		ch.Err = errLeft
+		for _, i := range withholdJobs(ch.jobs, refusals, jobs, results) {
+			results[i].Err = errLeft
+			left = append(left, i)
+		}
+	}
+	return left
+}
+
+// writeToNext stores jobs in the next layout of the queue, because the queue has left the shards that refused them.
+// They stay in push order. All jobs of an id that are not stored are among them, because a shard that was left stays
+// so (I3).
+func (q *Queue) writeToNext(ctx context.Context, left []int32, jobs []lowkiq.Push, results []Result) {
+	slices.Sort(left)
+	some, of := make([]lowkiq.Push, len(left)), make([]Result, len(left))
+	for k, i := range left {
+		some[k] = jobs[i]
+	}
+	next, err := q.successor(ctx)
+	if err == nil {
+		next.writeJobs(ctx, some, of)
+	}
+	for k, i := range left {
+		if results[i] = of[k]; err != nil {
+			results[i].Err = &unsentError{err}
+		}
+	}
 }
 
 // nextWave builds the arguments of as many chunks as a pipeline takes. It returns these chunks and the rest.
@@ -212,15 +253,26 @@ func (q *Queue) sendWave(ctx context.Context, wave []*chunk, async bool) (answer
 	return func() { <-done }
 }
 
-// retryIfUnmarked handles a chunk that its shard refused because of a deletion mark. If the deletion was
-// given up, it removes the mark and runs the script again. Otherwise the error says that the queue is deleted.
-func (q *Queue) retryIfUnmarked(ctx context.Context, ch *chunk) {
-	ch.Err = readRefusal(ch.Err)
-	if mark := (*markError)(nil); !errors.As(ch.Err, &mark) {
+// settleChunk handles a chunk that its shard refused because of a mark. If the deletion or the reshard of the mark was
+// given up, it runs the script again. The error is errLeft if the jobs of the chunk belong to the next layout. Another
+// error of a mark says that the queue is deleted, or that a reshard has not flipped in time.
+func (q *Queue) settleChunk(ctx context.Context, ch *chunk) {
+	if ch.Err == nil {
 		return
 	}
-	if ch.Err = q.shards[ch.shard].clearMark(ctx, ch.Err); ch.Err == nil {
-		ch.Reply, ch.Err = runScript(ctx, q.registry.db, ch.Script, ch.Keys, ch.Args...)
+	s := q.shards[ch.shard]
+	end := time.Now().Add(s.registry.cfg.Timeout)
+	for ch.Err = readRefusal(ch.Err); markWord(ch.Err) != ""; {
+		if q.next.Load() != nil {
+			ch.Err = errLeft
+			return
+		}
+		if ch.Err = s.settleMark(ctx, ch.Err, time.Until(end)); ch.Err != nil {
+			return
+		}
+		if ch.Reply, ch.Err = runScript(ctx, q.registry.db, ch.Script, ch.Keys, ch.Args...); time.Now().After(end) {
+			return
+		}
 	}
 }
 
@@ -229,7 +281,11 @@ func (q *Queue) retryIfUnmarked(ctx context.Context, ch *chunk) {
 // one after the other, so that they keep their order (I3).
 func (q *Queue) finishChunk(ctx context.Context, ch *chunk, jobs []lowkiq.Push, results []Result) {
 	for rest := ch.jobs; ; {
-		q.retryIfUnmarked(ctx, ch)
+		q.settleChunk(ctx, ch)
+		if ch.Err == errLeft { //nolint:errorlint // it is not wrapped
+			ch.jobs = rest
+			return
+		}
 		n := q.readAnswer(ch, jobs, results)
 		rest = rest[n:]
 		if ch.Err != nil {

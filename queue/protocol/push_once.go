@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/store/envelope"
+	"github.com/lowkiq/lowkiq/internal/store/redisdb"
 )
 
 // Delivery identifies a push that must be stored exactly once.
@@ -29,6 +31,7 @@ func (q *Queue) Deliver(ctx context.Context, d Delivery, job lowkiq.Push) (Resul
 	if d.Source == "" || len(d.Source) > 255 || d.Number < 1 || d.Number > 1<<53 {
 		return Result{}, fmt.Errorf("delivery %d of source %.300q: the source must have 1 to 255 bytes, and the number must be between 1 and 2^53", d.Number, d.Source)
 	}
+	q = q.Latest()
 	q.refreshEntry(ctx)
 	results, err := (*q.deliver.Load())(context.WithValue(ctx, deliveryKey{}, d), []lowkiq.Push{job})
 	if len(results) != 1 {
@@ -55,15 +58,55 @@ func (q *Queue) storeDelivery(ctx context.Context, jobs []lowkiq.Push) ([]Result
 		results[0].Err = fmt.Errorf("queue %q, job %.300q: a delivery must not be urgent", q.Name, jobs[0].ID)
 		return results, results[0].Err
 	}
-	jobs = envelope.All(jobs)
+	q.deliverOnce(ctx, d, envelope.All(jobs), results)
+	return results, firstError(results)
+}
+
+// SourceAge is how long the numbers of sources that a former layout has taken are known, and not taken again. They stay
+// in the shards of that layout, which nothing changes any more.
+const SourceAge = 30 * 24 * time.Hour
+
+// checkFormer returns ErrDelivered if a shard of a former layout has taken the delivery.
+func (q *Queue) checkFormer(ctx context.Context, d Delivery, id string) error {
+	shards := q.FormerShards(id, SourceAge)
+	if len(shards) == 0 {
+		return nil
+	}
+	cmds := make([]redisdb.Cmd, len(shards))
+	for i, s := range shards {
+		cmds[i] = redisdb.Cmd{"HGET", s.keys.From, d.Source}
+	}
+	taken, err := q.registry.db.Pipeline(ctx, "read the numbers of deliveries", cmds...)
+	if err != nil {
+		return fmt.Errorf("queue %q, job %q: %w", q.Name, id, err)
+	}
+	for i, n := range taken {
+		if redisdb.Int(n) >= d.Number {
+			return fmt.Errorf("queue %q, job %q: %w: number %d of %s, by shard %d of layout %d", q.Name, id, ErrDelivered, d.Number, d.Source, shards[i].Index, shards[i].layout)
+		}
+	}
+	return nil
+}
+
+// deliverOnce stores the job of a delivery. jobs is empty if a middleware has left it out.
+func (q *Queue) deliverOnce(ctx context.Context, d Delivery, jobs []lowkiq.Push, results []Result) {
 	for _, ch := range q.cutChunks(jobs, results) {
+		if results[0].Err = q.checkFormer(ctx, d, jobs[0].ID); results[0].Err != nil {
+			return
+		}
 		db, rules := q.registry.db, q.rules.Load()
 		ch.Script, ch.Keys = db.Scripts.Deliver, q.shards[ch.shard].keys.For(db.Scripts.Deliver)
 		ch.Args[0], ch.Args[1], ch.Args[2] = "m", rules.Payloads, rules.IDPayload
 		q.fillMixedArgs(ch, jobs)
 		ch.Args = append(ch.Args, d.Source, d.Number)
 		ch.Reply, _, ch.Err = db.RunReplicated(ctx, ch.Script, ch.Keys, ch.Args...)
-		q.retryIfUnmarked(ctx, ch)
+		if q.settleChunk(ctx, ch); ch.Err == errLeft { //nolint:errorlint // it is not wrapped
+			next, err := q.successor(ctx)
+			if results[0].Err = err; err == nil {
+				next.deliverOnce(ctx, d, jobs, results)
+			}
+			return
+		}
 		if ch.Err == nil && ch.Reply == "d" {
 			results[0].Err = fmt.Errorf("queue %q, job %q: %w: number %d of %s", q.Name, jobs[0].ID, ErrDelivered, d.Number, d.Source)
 			continue
@@ -71,5 +114,4 @@ func (q *Queue) storeDelivery(ctx context.Context, jobs []lowkiq.Push) ([]Result
 		q.readAnswer(ch, jobs, results)
 	}
 	q.countStored(results)
-	return results, firstError(results)
 }

@@ -119,6 +119,7 @@ func (e RegistryEntry) Stores(queue, codec string) error {
 
 // Pushable returns an error if this client may not push to the queue.
 func (q *Queue) Pushable() error {
+	q = q.Latest()
 	q.registry.mu.Lock()
 	defer q.registry.mu.Unlock()
 	return q.checkPushable(q.registry.rules[q.Name])
@@ -145,6 +146,7 @@ func (q *Queue) checkPushable(r PushRules) error {
 // Storing returns the present rules for storing payloads, with codec and limits. It returns an error if this
 // client may not push.
 func (q *Queue) Storing(ctx context.Context) (PushRules, error) {
+	q = q.Latest()
 	q.refreshEntry(ctx)
 	if err := q.Pushable(); err != nil {
 		return PushRules{}, err

@@ -117,6 +117,8 @@ func (g *Registry) updateEntry(name string, entry RegistryEntry, damage error) {
 	case q == nil:
 	case damage != nil:
 		q.setDamage(damage)
+	case entry.Layout < q.layout && q.entry.hasLeft(entry.Layout): // see rememberQueue
+		q.expireEntry()
 	default:
 		q.setEntry(entry)
 	}
@@ -128,10 +130,29 @@ func (q *Queue) setDamage(damage error) {
 	q.applyRules(q.registry.rules[q.Name])
 }
 
+// expireEntry makes the next push wait until it has read the queue's entry.
+func (q *Queue) expireEntry() { q.refreshed.Store(int64(time.Since(q.opened) - staleAfter)) }
+
+// keepEntry records the queue's entry. The caller holds registry.mu, or nobody else has the queue yet.
+func (q *Queue) keepEntry(entry RegistryEntry) {
+	q.entry = entry
+	switch {
+	case len(entry.Was) > 0:
+		q.was.Store(&entry.Was)
+	case q.was.Load() != nil:
+		q.was.Store(nil)
+	}
+}
+
 // setEntry makes the queue's pushes follow an entry. The caller holds registry.mu.
 func (q *Queue) setEntry(entry RegistryEntry) {
+	if entry.succeeds(q) {
+		q.leaveFor(entry)
+		return
+	}
 	was, damaged := q.entry, q.damage != nil
-	q.entry, q.damage = entry, nil
+	q.keepEntry(entry)
+	q.damage = nil
 	if damaged || was.Codec != entry.Codec || was.Push != entry.Push || was.Removed != entry.Removed || was.Shards != entry.Shards || was.Layout != entry.Layout || !slices.Equal(was.Needs, entry.Needs) {
 		q.applyRules(q.registry.rules[q.Name])
 	}

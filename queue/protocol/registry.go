@@ -100,6 +100,8 @@ type Queue struct {
 	registry    *Registry
 	layout      int
 	shards      []*Shard
+	next        atomic.Pointer[Queue]    // the queue in its next layout, nil while it has none; see Latest
+	was         atomic.Pointer[[]Former] // its former layouts, nil if there are none
 	commit      *committer
 	entry       RegistryEntry // as last read; guarded by registry.mu
 	damage      error         // why the entry could not be read last time, nil if it could; guarded by registry.mu
@@ -115,6 +117,7 @@ type Queue struct {
 type Shard struct {
 	lowkiq.Shard
 	registry *Registry
+	layout   int
 	keys     redisdb.ShardKeys
 	push     []string // the keys of lua/push.lua
 }
@@ -124,12 +127,17 @@ func (g *Registry) newQueue(name string, entry RegistryEntry) *Queue {
 	q.shards = make([]*Shard, entry.Shards)
 	all := make([]Shard, entry.Shards)
 	for i := range all {
-		keys := g.db.Keys.Shard(name, entry.Layout, i)
-		all[i] = Shard{Shard: lowkiq.Shard{Queue: name, Index: i}, registry: g, keys: keys, push: keys.For(g.db.Scripts.Push)}
+		all[i] = g.newShard(name, entry.Layout, i)
 		q.shards[i] = &all[i]
 	}
-	q.commit, q.entry, q.storedCount = newCommitter(q), entry, g.pushCounts.counterOf(name)
+	q.commit, q.storedCount = newCommitter(q), g.pushCounts.counterOf(name)
+	q.keepEntry(entry)
 	return q
+}
+
+func (g *Registry) newShard(name string, layout, index int) Shard {
+	keys := g.db.Keys.Shard(name, layout, index)
+	return Shard{Shard: lowkiq.Shard{Queue: name, Index: index}, registry: g, layout: layout, keys: keys, push: keys.For(g.db.Scripts.Push)}
 }
 
 // Shard returns the shard with this index. It panics if the queue has none.
@@ -148,16 +156,16 @@ func (s *Shard) Run(ctx context.Context, script *redisdb.Script, args ...any) (a
 }
 
 // Refused reads the error of a script that stores jobs, for packages that run such scripts themselves. It returns
-// nil if the script was refused because of the mark of a deletion that was given up. The mark is gone then, and
-// the caller runs the script again.
+// nil if the script was refused because of the mark of a deletion or a reshard that was given up. The mark is gone
+// then, and the caller runs the script again. [HasLeft] tells an error after which the jobs go to the next layout.
 func (s *Shard) Refused(ctx context.Context, err error) error {
-	return s.clearMark(ctx, readRefusal(err))
+	return s.settleMark(ctx, readRefusal(err), s.registry.cfg.Timeout)
 }
 
-// All returns the queue's shards, by index.
+// All returns the shards of the queue's layout, by index.
 func (q *Queue) All() []*Shard { return slices.Clone(q.shards) }
 
-// Of returns the shard that holds id.
+// Of returns the shard of the queue's layout that holds id.
 func (q *Queue) Of(id string) *Shard { return q.shards[lowkiq.ShardOf(id, q.Shards)] }
 
 // CheckQueue returns an error if a queue's name or shard count is not allowed.
@@ -173,7 +181,8 @@ func CheckQueue(q lowkiq.Queue) error {
 
 // Register returns a queue and registers it at its first use, with the codec and the limits of the client's rules
 // for it (SetRules). If the registered queue has another shard count, the error is lowkiq.ErrShardCount, because
-// the jobs are in the shards of that count. Codec and limits of a registered queue stay as they are; see
+// the jobs are in the shards of that count. If it had this count before a reshard, Register returns it with its
+// present count. Codec and limits of a registered queue stay as they are; see
 // Registry.Publish. A deleted queue is registered anew. A queue that is being deleted is refused.
 func (c *Client) Register(ctx context.Context, q lowkiq.Queue) (*Queue, error) {
 	if strings.HasPrefix(q.Name, ownPrefix) {
@@ -221,7 +230,7 @@ func (g *Registry) registerQueue(ctx context.Context, q lowkiq.Queue, layout int
 	if err != nil {
 		return nil, err
 	}
-	if registered.Shards != q.Shards {
+	if registered.Shards != q.Shards && !registered.hadShards(q.Shards) {
 		return nil, fmt.Errorf("queue %q has %d shards in redis %s, not %d: %w; configure %d", q.Name, registered.Shards, g.db.Address(), q.Shards, lowkiq.ErrShardCount, registered.Shards)
 	}
 	return registered, nil
@@ -309,11 +318,16 @@ func (g *Registry) Read(ctx context.Context, also ...*Registry) (entries map[str
 	return entries, damaged, nil
 }
 
-// forgetDeleted forgets an open queue if its entry says that it was deleted, or deleted and registered anew.
+// forgetDeleted forgets an open queue if its entry says that it was deleted, or deleted and registered anew. If the
+// queue was resharded, its open queue leads to the next layout.
 func (g *Registry) forgetDeleted(name string, entry RegistryEntry) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if q := g.queues[name]; q != nil && (entry.isDeleted() || q.layout != entry.Layout || q.Shards != entry.Shards) {
+	switch q := g.queues[name]; {
+	case q == nil:
+	case entry.succeeds(q):
+		q.leaveFor(entry)
+	case entry.isDeleted() || q.layout != entry.Layout || q.Shards != entry.Shards:
 		delete(g.queues, name)
 	}
 }
@@ -404,7 +418,7 @@ func (g *Registry) Adopt(name, text string) (*Queue, error) {
 }
 
 // Serves reports whether an entry of the registry is the entry of this queue. An entry with another layout belongs
-// to a queue that was deleted and registered anew.
+// to a queue that was resharded, or deleted and registered anew.
 func (q *Queue) Serves(entry RegistryEntry) bool {
 	return q.layout == entry.Layout && q.Shards == entry.Shards
 }
@@ -414,11 +428,20 @@ func (q *Queue) Serves(entry RegistryEntry) bool {
 func (g *Registry) rememberQueue(name string, entry RegistryEntry) *Queue {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if q := g.queues[name]; q != nil && q.Shards == entry.Shards && q.layout == entry.Layout {
+	q := g.queues[name]
+	switch {
+	case q == nil:
+	case q.Shards == entry.Shards && q.layout == entry.Layout:
 		q.setEntry(entry)
 		return q
+	case entry.succeeds(q):
+		q.leaveFor(entry)
+		return g.queues[name]
+	case q.entry.hasLeft(entry.Layout): // the entry was read before the reshard, or Redis has lost data: the next push reads it
+		q.expireEntry()
+		return q
 	}
-	q := g.newQueue(name, entry)
+	q = g.newQueue(name, entry)
 	q.applyRules(g.rules[name])
 	g.queues[name] = q
 	return q

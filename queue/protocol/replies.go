@@ -2,6 +2,7 @@ package protocol
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -23,8 +24,8 @@ type pendingCall struct {
 
 	// Guarded by the mu of the replies:
 	id         string
-	shard      *Shard
-	stored     bool          // Redis has confirmed the push; id and shard do not change any more
+	queue      *Queue        // its latest layout has the shard of the id
+	stored     bool          // Redis has confirmed the push; the id does not change any more
 	checkAt    time.Time     // when to look for the reply in Redis
 	checkPause time.Duration // how long to wait after that
 }
@@ -117,7 +118,7 @@ func (r *replies) addCalls(ctx context.Context, q *Queue, jobs []lowkiq.Push, ca
 	r.mu.Lock()
 	look := time.Now().Add(replyCheck)
 	for i := range calls {
-		calls[i] = pendingCall{token: newToken(), id: jobs[i].ID, shard: q.Of(jobs[i].ID), ended: make(chan callEnd, 1), memory: memory.AccountOf(ctx), checkAt: look, checkPause: replyCheck}
+		calls[i] = pendingCall{token: newToken(), id: jobs[i].ID, queue: q, ended: make(chan callEnd, 1), memory: memory.AccountOf(ctx), checkAt: look, checkPause: replyCheck}
 		r.waiting[calls[i].token] = &calls[i]
 	}
 	if r.closed { // the push will fail as well
@@ -158,7 +159,7 @@ func (q *Queue) updateCallIDs(ctx context.Context, jobs []lowkiq.Push) {
 	for i := range jobs {
 		to, _ := envelope.ParseAddress(jobs[i].ReplyTo)
 		if call := r.waiting[to.Token]; call != nil && !call.stored {
-			call.id, call.shard = jobs[i].ID, q.Of(jobs[i].ID)
+			call.id = jobs[i].ID
 		}
 	}
 }
@@ -406,23 +407,99 @@ func (c *Client) fetchLongReplies(ctx context.Context, calls []*pendingCall, whi
 // than maxBytes the text is "long <bytes> <state>". If a call will have no reply, runReplyScript sets its end to
 // the reason.
 func (c *Client) runReplyScript(ctx context.Context, calls []*pendingCall, maxBytes int, ends []callEnd) (texts []string) {
-	script := c.db.Scripts.Reply
-	asked := make([]*redisdb.Call, len(calls))
+	looks := make([]replyLook, len(calls))
+	var asked []*redisdb.Call
 	for i, call := range calls {
-		asked[i] = &redisdb.Call{Script: script, Keys: call.shard.keys.For(script), Args: []any{call.token, call.id, 1, maxBytes}}
+		looks[i] = call.queue.lookForReply(call.token, call.id, true, maxBytes)
+		asked = append(asked, looks[i].asked...)
 	}
 	c.db.RunAll(ctx, asked)
 	texts = make([]string, len(calls))
-	for i, of := range asked {
-		switch text := redisdb.Text(of.Reply); {
-		case of.Err != nil && (ctx.Err() != nil || Transient(of.Err)): // the next check reads it again
-		case of.Err != nil:
-			ends[i].err = of.Err
+	for i := range looks {
+		switch text, err := looks[i].answer(); {
+		case err != nil && (ctx.Err() != nil || Transient(err)): // the next check reads it again
+		case err != nil:
+			ends[i].err = err
 		case text == "":
-			ends[i].err = lowkiq.ErrNoReply
+			if looks[i].isOver(ctx) {
+				ends[i].err = lowkiq.ErrNoReply
+			}
 		case text != string(lowkiq.ReplyPending):
 			texts[i] = text
 		}
 	}
 	return texts
+}
+
+// replyLook is a look for the reply of a call: in the shard of its id, and in the shards of former layouts, in which
+// replies stay.
+type replyLook struct {
+	queue   *Queue // in the layout that is looked at
+	layouts layouts
+	asked   []*redisdb.Call
+}
+
+// lookForReply prepares a look for a reply. See lua/reply.lua.
+func (q *Queue) lookForReply(token, id string, anyPayload bool, maxBytes int) replyLook {
+	q = q.Latest()
+	script, args := q.registry.db.Scripts.Reply, []any{token, id, 0, maxBytes}
+	if anyPayload {
+		args[2] = 1
+	}
+	look := replyLook{queue: q, layouts: q.layouts()}
+	for _, s := range append([]*Shard{q.Of(id)}, q.FormerShards(id, MaxKeep+time.Hour)...) {
+		look.asked = append(look.asked, &redisdb.Call{Script: script, Keys: s.keys.For(script), Args: args})
+	}
+	return look
+}
+
+// answer returns the answer of the shards, "" if none has a reply or the payload.
+func (l *replyLook) answer() (text string, err error) {
+	for _, of := range l.asked {
+		switch got := redisdb.Text(of.Reply); {
+		case of.Err != nil:
+			err = of.Err
+		case text == "" || text == string(lowkiq.ReplyPending) && got != "":
+			text = got
+		}
+	}
+	if text != "" && text != string(lowkiq.ReplyPending) {
+		err = nil
+	}
+	return text, err
+}
+
+// isOver reports whether a look that found nothing means that there is nothing. That is so unless jobs moved to another
+// layout at some time during the look: then the payload may be in a frozen shard or on its way. It reads the entry of
+// the queue after the look and compares it with the entry before the look.
+func (l *replyLook) isOver(ctx context.Context) bool {
+	_, entry, err := l.queue.registry.Stored(ctx, l.queue.Name)
+	switch {
+	case errors.Is(err, lowkiq.ErrUnknownQueue): // Redis has lost the entry
+		return true
+	case err != nil:
+		return !Transient(err)
+	case entry.Layout != l.queue.layout:
+		return !entry.hasLeft(l.queue.layout) // deleted and registered anew
+	}
+	l.queue.registry.mu.Lock()
+	l.queue.setEntry(entry) // the next look begins with it
+	l.queue.registry.mu.Unlock()
+	return l.layouts == entry.layouts() && !l.layouts.moving
+}
+
+// layouts says at which layout a queue is. Two equal values mean that no reshard was begun or ended between them.
+type layouts struct {
+	layout, tried int
+	moving        bool // jobs are frozen or copied, or may be so soon
+}
+
+func (e RegistryEntry) layouts() layouts {
+	return layouts{e.Layout, e.Tried, e.Reshard != nil || e.Copying()}
+}
+
+func (q *Queue) layouts() layouts {
+	q.registry.mu.Lock()
+	defer q.registry.mu.Unlock()
+	return q.entry.layouts()
 }

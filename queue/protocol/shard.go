@@ -111,7 +111,7 @@ func (s *Shard) Claim(ctx context.Context, instance string, cause Cause, seen Ow
 		return nil, fmt.Errorf("shard %s: claim answered %v", s, reply)
 	}
 	if r[0] == "REMOVED" {
-		if err := s.clearMark(ctx, readMark(fmt.Sprint(r[1]))); err != nil {
+		if err := s.settleMark(ctx, readMark(fmt.Sprint(r[1])), 0); err != nil {
 			return nil, fmt.Errorf("shard %s: %w", s, err)
 		}
 		return s.Claim(ctx, instance, cause, seen)

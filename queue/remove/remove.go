@@ -164,6 +164,10 @@ func heldByError(instance any) error {
 
 // checkFree returns an error if the queue must not be deleted. Each shard checks the same again when it is marked.
 func (r *Removal) checkFree(ctx context.Context) error {
+	if r.entry.Reshard != nil || r.entry.Copying() {
+		return fmt.Errorf("queue %q: %w: the number of its shards is being changed; see lowkiq-node queues reshard %s, and delete the queue when that is done or cancelled",
+			r.q.Name, ErrHandled, r.q.Name)
+	}
 	if err := cmp.Or(r.checkHandled(ctx), r.ownedError); err != nil {
 		return err
 	}
@@ -302,14 +306,26 @@ func (r *Removal) GiveUp(ctx context.Context, cause error) error {
 	return cause
 }
 
-// Remove deletes the contents of all shards, which must have the mark.
+// Remove deletes the contents of all shards, which must have the mark. Then it deletes what stays in the former layouts
+// of the queue, except their marks.
 func (r *Removal) Remove(ctx context.Context) error {
-	return r.freeze(ctx, "drop", r.mark(), "0", func(_ *protocol.Shard, answer []any) error {
+	err := r.freeze(ctx, "drop", r.mark(), "0", func(_ *protocol.Shard, answer []any) error {
 		if answer[0] == "STALE" {
 			return fmt.Errorf("%w: another deletion of the queue was given up meanwhile", ErrChanged)
 		}
 		return nil
 	})
+	next := r.entry.Layout
+	for _, f := range r.entry.Was {
+		if err != nil {
+			return err
+		}
+		shards := r.client.Registry().InLayout(r.q.Name, r.entry, f.Shards, f.Layout).All()
+		args := []any{"drop", protocol.MovedMark(next), "0", ""}
+		err = protocol.RunEach(ctx, r.client.DB().Scripts.Freeze, shards, func(*protocol.Shard) []any { return args }, func(*protocol.Shard, []any) error { return nil })
+		next = f.Layout
+	}
+	return err
 }
 
 // Finish deletes the rules and the figures of the queue, which a queue registered anew must not inherit. Then it

@@ -1,6 +1,7 @@
 package transfer
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -45,6 +46,7 @@ type shardImport struct {
 	entries []int  // indexes of entries that are not split yet
 	parts   []part // parts of the first entries, to be sent next
 	failed  bool   // no more parts are sent
+	left    bool   // the queue has left the shard's layout, and the rest goes to the next layout
 }
 
 // importRun is a call of Import.
@@ -58,6 +60,16 @@ type importRun struct {
 	now     int64 // us; earlier due times mean due now
 }
 
+// rest returns the indexes of the entries that a shard has not answered.
+func (l *shardImport) rest() (entries []int) {
+	for _, p := range l.parts {
+		if n := len(entries); n == 0 || entries[n-1] != p.entry {
+			entries = append(entries, p.entry)
+		}
+	}
+	return append(entries, l.entries...)
+}
+
 // run sends each shard its entries, a script call per shard in a pipeline. It sends the next call
 // when the call before is answered. Each shard, and so each entry, belongs to one of two
 // goroutines.
@@ -65,11 +77,15 @@ func (w *importRun) run(ctx context.Context) {
 	byShard := map[*protocol.Shard]*shardImport{}
 	var lines []*shardImport
 	var halves sync.WaitGroup
+	var all []int
 	for i := range w.entries {
 		if err := envelope.Check(&lowkiq.Push{ID: w.entries[i].ID}, 0, 0); err != nil { // such an id is never stored
 			w.refuseEntry(i, err)
 			continue
 		}
+		all = append(all, i)
+	}
+	for _, i := range w.askFormer(ctx, all) {
 		shard := w.q.Of(w.entries[i].ID)
 		l := byShard[shard]
 		if l == nil {
@@ -83,13 +99,77 @@ func (w *importRun) run(ctx context.Context) {
 	w.sendAll(ctx, slices.Clone(lines[:half]))
 	halves.Wait()
 	w.awaitReplicas(ctx, lines)
+	var left []int
+	for _, l := range lines {
+		if l.left {
+			left = append(left, l.rest()...)
+		}
+	}
+	if len(left) > 0 {
+		w.runInNext(ctx, left)
+	}
+}
+
+// runInNext sends entries to the next layout of the queue. No part of them is in the shards that were left, because a
+// shard with a source that has not ended is not frozen (lua/freeze.lua).
+func (w *importRun) runInNext(ctx context.Context, left []int) {
+	slices.Sort(left) // by their numbers
+	next := *w
+	next.q, next.entries, next.results = w.q.Latest(), make([]Entry, len(left)), make([]Result, len(left))
+	for k, i := range left {
+		next.entries[k], next.results[k] = w.entries[i], w.results[i]
+	}
+	if next.q == w.q { // the entry of the queue was not readable
+		return
+	}
+	next.run(ctx)
+	for k, i := range left {
+		w.results[i] = next.results[k]
+	}
+}
+
+// askFormer settles the entries of sources that were forgotten in a former layout, whose marks stay there. It returns
+// the rest. A source that has not ended has no number there, because its shards are not frozen.
+func (w *importRun) askFormer(ctx context.Context, entries []int) (rest []int) {
+	if len(w.q.FormerShards("", protocol.SourceAge)) == 0 {
+		return entries
+	}
+	answers := map[string]error{} // by key of a shard's numbers
+	for _, i := range entries {
+		var refused error
+		for _, s := range w.q.FormerShards(w.entries[i].ID, protocol.SourceAge) {
+			err, asked := answers[s.Keys().From]
+			if !asked {
+				err = w.askShard(ctx, s)
+				answers[s.Keys().From] = err
+			}
+			refused = cmp.Or(refused, err)
+		}
+		if w.results[i].Err = refused; refused == nil {
+			w.results[i].Err = errUnanswered
+			rest = append(rest, i)
+		}
+	}
+	return rest
+}
+
+// askShard returns ErrForgotten if the shard of a former layout says that the source was forgotten.
+func (w *importRun) askShard(ctx context.Context, s *protocol.Shard) error {
+	reply, err := s.DB().Do(ctx, "read the number of a source", "HGET", s.Keys().From, w.field)
+	if err == nil && strings.HasPrefix(redisdb.Text(reply), "x") {
+		err = fmt.Errorf("source %s: %w", strings.TrimPrefix(w.field, fieldOf("")), ErrForgotten)
+	}
+	if err != nil {
+		err = fmt.Errorf("%w: %w", protocol.ErrUnsent, err)
+	}
+	return err
 }
 
 // awaitReplicas waits until replicas have the imported entries. It repeats a call without entries.
 func (w *importRun) awaitReplicas(ctx context.Context, lines []*shardImport) {
 	var calls []*redisdb.Call
 	for _, l := range lines {
-		if script := l.shard.DB().Scripts.Import; !l.failed {
+		if script := l.shard.DB().Scripts.Import; !l.failed && !l.left {
 			calls = append(calls, &redisdb.Call{Script: script, Keys: l.shard.Keys().For(script), Args: w.limitArgs(l)})
 		}
 	}
@@ -115,7 +195,7 @@ func (w *importRun) sendAll(ctx context.Context, lines []*shardImport) {
 		sent[0].shard.DB().RunAll(ctx, calls)
 		lines = lines[len(sent):]
 		for i, l := range sent {
-			if w.handleReply(ctx, l, calls[i]); len(l.parts)+len(l.entries) > 0 {
+			if w.handleReply(ctx, l, calls[i]); !l.left && len(l.parts)+len(l.entries) > 0 {
 				lines = append(lines, l)
 			}
 		}
@@ -204,6 +284,10 @@ func (w *importRun) handleReply(ctx context.Context, l *shardImport, call *redis
 		if call.Err = l.shard.Refused(ctx, call.Err); call.Err == nil {
 			return // the parts are sent again
 		}
+		l.left = protocol.HasLeft(call.Err)
+	}
+	if l.left {
+		return
 	}
 	codes, ok := call.Reply.(string)
 	if call.Err == nil && (!ok || codes == "" || len(codes) > len(l.parts)) {

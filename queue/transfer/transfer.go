@@ -126,6 +126,7 @@ func ImportInParts(ctx context.Context, q *protocol.Queue, most int, source stri
 	if err != nil {
 		return nil, err
 	}
+	q = q.Latest()
 	w := &importRun{q: q, rules: rules, field: fieldOf(source), entries: entries, results: make([]Result, len(entries)), most: most}
 	for i := range w.results {
 		w.results[i].Err = errUnanswered

@@ -111,7 +111,7 @@ func OpenClient(cfg *config.Config) (*protocol.Client, error) {
 }
 
 // FindQueue finds a queue in the registry. It registers the queue if shards is not 0 or the configuration has its shard
-// count. It refuses a count that differs from the registered count.
+// count. It refuses a count that differs from the registered count, unless the queue had it before it was resharded.
 func FindQueue(ctx context.Context, client *protocol.Client, cfg *config.Config, name string, shards int) (q *protocol.Queue, err error) {
 	if rules := cfg.Queues[name]; rules != nil {
 		if err := client.SetRules(name, protocol.PushRules{Push: rules.Push}); err != nil {
@@ -125,6 +125,9 @@ func FindQueue(ctx context.Context, client *protocol.Client, cfg *config.Config,
 		q, err = client.Queue(ctx, name)
 	} else {
 		q, err = client.Register(ctx, lowkiq.Queue{Name: name, Shards: shards})
+		if err == nil && q.Shards != shards {
+			fmt.Fprintf(os.Stderr, "warning: %s\n", q.FormerCountWarning(shards))
+		}
 	}
 	if err == nil {
 		err = q.Pushable()
