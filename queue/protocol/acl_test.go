@@ -49,7 +49,7 @@ func documented(t *testing.T, begin string) []string {
 
 // ofTests returns the permissions that only tests need, to inspect Redis and to damage it.
 func ofTests() []string {
-	return []string{"+config|set", "+hkeys", "+hvals", "+rename", "+script|flush", "+ttl", "+zincrby"}
+	return []string{"+config|set", "+hkeys", "+hvals", "+script|flush", "+ttl", "+zincrby"}
 }
 
 // setUser creates a user of a Redis that lets everybody in, and returns its URL.
