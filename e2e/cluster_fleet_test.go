@@ -247,14 +247,16 @@ func (f *fleet) balancedOver(within time.Duration, names ...string) (at time.Dur
 		var spread []map[string]int
 		spread, at = f.watch.spread()
 		state = fmt.Sprint(spread)
-		return !slices.ContainsFunc(spread, func(counts map[string]int) bool { return !even(counts, owners, f.shards) })
+		return !slices.ContainsFunc(spread, func(counts map[string]int) bool { return !even(counts, owners) })
 	})
 	return at
 }
 
 // even reports whether the owners, and no one else, have their quota of a queue.
-func even(counts map[string]int, owners map[string]bool, shards int) bool {
-	for instance := range counts {
+func even(counts map[string]int, owners map[string]bool) bool {
+	shards := 0
+	for instance, n := range counts {
+		shards += n
 		if !owners[instance] {
 			return false
 		}
@@ -287,7 +289,7 @@ func (f *fleet) leftIs(what string, kind func(protocol.Counts) int) {
 	f.await(what, patience, func() bool {
 		left := 0
 		for _, q := range f.queues {
-			stats, err := q.Stats(f.t.Context())
+			stats, err := f.statsOf(q)
 			if err != nil {
 				return false
 			}
@@ -344,7 +346,7 @@ func (f *fleet) noRetries() {
 	f.t.Helper()
 	f.noneFailed()
 	for _, q := range f.queues {
-		stats, err := q.Stats(f.t.Context())
+		stats, err := f.statsOf(q)
 		if err != nil {
 			f.t.Fatal(err)
 		}

@@ -76,12 +76,12 @@ func TestClusterUnreadyCommand(t *testing.T) {
 		}
 		counts, _ := f.watch.spread()
 		for i, of := range counts {
-			if i != at && !even(of, owners, f.shards) {
+			if i != at && !even(of, owners) {
 				return false
 			}
 		}
 		delete(owners, leases[f.nodes["n3"].pid()].Instance)
-		return even(counts[at], owners, f.shards)
+		return even(counts[at], owners)
 	})
 	took := time.Since(began)
 	t.Logf("the shards are elsewhere %s after the start", took.Round(time.Millisecond))

@@ -17,13 +17,13 @@ import (
 
 // watch follows the claims of a fleet.
 type watch struct {
-	f      *fleet
-	shards []*protocol.Shard
-	end    func()
+	f   *fleet
+	end func()
 
-	mu    sync.Mutex
-	now   []holding // by shard; guarded by mu
-	moves []move    // in order of time; guarded by mu
+	mu     sync.Mutex
+	shards []*protocol.Shard // guarded by mu
+	now    []holding         // by shard; guarded by mu
+	moves  []move            // in order of time; guarded by mu
 }
 
 // holding is who claims a shard, and when it was seen last.
@@ -42,16 +42,14 @@ type move struct {
 	pause    time.Duration // for which it was not claimed, to the precision of two looks
 }
 
-const watchEvery = 10 * time.Millisecond
+const (
+	watchEvery  = 10 * time.Millisecond
+	followEvery = 20 // looks, until queues that have got other shards are followed
+)
 
 func (f *fleet) watchClaims() *watch {
 	w := &watch{f: f}
-	for _, q := range f.queues {
-		for i := range q.Shards {
-			w.shards = append(w.shards, q.Shard(i))
-		}
-	}
-	w.now = make([]holding, len(w.shards))
+	w.follow(f.queues)
 	w.end = f.background(w.run)
 	return w
 }
@@ -59,17 +57,47 @@ func (f *fleet) watchClaims() *watch {
 func (w *watch) run(ctx context.Context) {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
-	for {
+	for n := 1; ; n++ {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+		}
+		if n%followEvery == 0 {
+			w.followAll()
 		}
 		asked := judge.Now()
 		if owners, err := w.f.client.Owners(ctx, w.shards); err == nil {
 			w.look(asked, judge.Now(), owners)
 		}
 	}
+}
+
+// followAll follows queues that have got other shards.
+func (w *watch) followAll() {
+	var queues []*protocol.Queue
+	for _, q := range w.f.queues {
+		now, err := w.f.latest(q)
+		if err != nil {
+			return
+		}
+		queues = append(queues, now)
+	}
+	w.follow(queues)
+}
+
+// follow begins anew if queues have other shards than those that are watched.
+func (w *watch) follow(queues []*protocol.Queue) {
+	var shards []*protocol.Shard
+	for _, q := range queues {
+		shards = append(shards, q.All()...)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if slices.EqualFunc(shards, w.shards, func(x, y *protocol.Shard) bool { return x.Keys().Wake == y.Keys().Wake }) {
+		return
+	}
+	w.shards, w.now = shards, make([]holding, len(shards))
 }
 
 // look takes in the claims as they were at some moment between two.

@@ -233,9 +233,26 @@ func (r *rig) excuse(which func(judge.Pushed) bool) {
 	}
 }
 
+// latest is a queue with the shards that it has now.
+func (r *rig) latest(q *protocol.Queue) (*protocol.Queue, error) {
+	if _, err := r.client.Registry().Entries(r.t.Context()); err != nil { // a queue that has left them is forgotten
+		return nil, err
+	}
+	return r.client.Queue(r.t.Context(), q.Name)
+}
+
+// statsOf adds up the shards that a queue has now.
+func (r *rig) statsOf(q *protocol.Queue) (protocol.Stats, error) {
+	now, err := r.latest(q)
+	if err != nil {
+		return protocol.Stats{}, err
+	}
+	return now.Stats(r.t.Context())
+}
+
 func (r *rig) stats() protocol.Stats {
 	r.t.Helper()
-	stats, err := r.queue.Stats(r.t.Context())
+	stats, err := r.statsOf(r.queue)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -246,7 +263,7 @@ func (r *rig) stats() protocol.Stats {
 func (r *rig) drained() {
 	r.t.Helper()
 	r.await("all jobs are done", patience, func() bool {
-		stats, err := r.queue.Stats(r.t.Context())
+		stats, err := r.statsOf(r.queue)
 		return err == nil && stats.Jobs.Total() == 0
 	})
 }

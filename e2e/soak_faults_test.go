@@ -347,3 +347,12 @@ func each(names []string, do func(string)) {
 		do(name)
 	}
 }
+
+// reshards begins to give a queue another number of shards. The faults that follow meet it under way.
+func (s *soak) reshards() string {
+	queue, shards := fleetQueues[s.dice.IntN(len(fleetQueues))], []int{6, 12, 18, 24}[s.dice.IntN(4)]
+	if !s.f.askReshard(s.one(), queue, shards, nil) {
+		return "a reshard of " + queue + " that was refused"
+	}
+	return fmt.Sprintf("reshard of %s to %d", queue, shards)
+}

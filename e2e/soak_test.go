@@ -151,6 +151,7 @@ func (s *soak) strike(since time.Time) {
 	}
 	hit := judge.Now()
 	s.upAll(s.missing()...)
+	s.f.resharded()
 	s.f.balanced(2 * patience)
 	s.f.goesOn()
 	s.f.flow.failed.Store(0) // Redis was away, perhaps
@@ -173,7 +174,7 @@ func (s *soak) kinds() []kind {
 		{"SIGTERM", s.leaves}, {"rolling restart", s.rolls}, {"join and leave", s.grows},
 		{"Redis restarted", s.redisRestarts}, {"Redis frozen", s.redisFreezes}, {"clock jump", s.clockJumps},
 		{"scripts flushed", s.forgetsScripts}, {"ids held", s.holds}, {"limit changed", s.limits}, {"somebody watches", s.watches},
-		{"cut from Redis", s.cutFromRedis}, {"link to Redis flaps", s.flaps},
+		{"cut from Redis", s.cutFromRedis}, {"link to Redis flaps", s.flaps}, {"reshard", s.reshards},
 	}
 	if s.hosts != nil {
 		kinds = append(kinds, kind{"cut from the others", s.cutFromNodes}, kind{"one way to Redis cut", s.oneWayRedis},
