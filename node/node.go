@@ -95,7 +95,7 @@ func New(cfg Config) (*Node, error) {
 		producer: producer, client: client, leases: leases, certs: certificates, metrics: metrics.New(cfg.Registry),
 		events: events.NewPublisher(events.Into(client.DB())),
 		queues: queues{
-			handled: map[string]*handled{}, client: client, leases: leases,
+			handled: map[string]*handled{}, client: client, leases: leases, reading: make(chan struct{}, 1),
 			inForce: inForce{book: rules.In(leases.DB()), ends: map[string]time.Time{}, values: map[string]map[string]string{}, logged: map[[2]string]error{}},
 		},
 		load: newLoad(), stopped: make(chan struct{}), returned: make(chan struct{}), absent: claims.NewAbsentInstances(cfg.now),

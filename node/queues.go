@@ -122,6 +122,7 @@ func (on *handled) checkEntry(entry protocol.RegistryEntry, redis string) error 
 type queues struct {
 	handled  map[string]*handled      // by name; not written after Run began
 	registry atomic.Pointer[registry] // as last read; nil before
+	reading  chan struct{}            // holds a value during a reading, because an old answer must not replace a later answer
 	inForce  inForce
 	client   *protocol.Client
 	leases   *protocol.Client // reads the registry, with the timeout of a lease's renewal
@@ -203,6 +204,12 @@ func (q *queues) present(on *handled) *protocol.Queue {
 
 // readRegistry reads the registry.
 func (q *queues) readRegistry(ctx context.Context) (*registry, error) {
+	select {
+	case q.reading <- struct{}{}:
+		defer func() { <-q.reading }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
 	begun := sinceBoot()
 	entries, damaged, err := q.leases.Registry().Read(ctx, q.client.Registry())
 	if err != nil {

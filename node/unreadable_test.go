@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -343,6 +344,43 @@ func TestOtherShards(t *testing.T) {
 		t.Errorf("other queue: %v, %d shards; want that it goes on, in the same instance", context.Cause(other), owned("others"))
 	}
 	close(other.end)
+}
+
+// TestRegistryIsReadInOrder checks that an old answer about the registry does not replace a later answer, although several
+// goroutines read it. Otherwise a queue would lose its present shards for a moment, and their calls.
+func TestRegistryIsReadInOrder(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	n := prepared(t, srv.URL())
+	ctx, cancel := context.WithCancel(t.Context())
+	var readers sync.WaitGroup
+	defer readers.Wait()
+	defer cancel()
+	for range 4 {
+		readers.Go(func() {
+			for ctx.Err() == nil {
+				if _, err := n.queues.readRegistry(ctx); err != nil && ctx.Err() == nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	last := 0
+	for layout := range 300 {
+		register(t, srv.Addr(), "orders", fmt.Sprintf(`{"shards":1,"layout":%d}`, layout+1))
+		await(t, "the entry is read", func() bool {
+			r := n.queues.registry.Load()
+			if r == nil {
+				return false
+			}
+			now := r.entries["orders"].Layout
+			if now < last {
+				t.Fatalf("layout %d after layout %d", now, last)
+			}
+			last = now
+			return now == layout+1
+		})
+	}
 }
 
 // TestAwaitedQueue checks that a queue which other processes register is handled from its registration on.
