@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"sync"
@@ -12,11 +13,12 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/testing/tier"
+	"github.com/lowkiq/lowkiq/queue/reshard"
 )
 
 // TestStatesAreExact: the worker is killed again and again while its handler, part of whose calls fail,
 // counts payloads in the states of their ids. Each payload counts once, and each call gets the count
-// that its payload is in.
+// that its payload is in. Meanwhile the queue is resharded again and again.
 func TestStatesAreExact(t *testing.T) {
 	t.Parallel()
 	const ids, callers = 5, 8
@@ -51,9 +53,13 @@ func TestStatesAreExact(t *testing.T) {
 		})
 	}
 	s := settings{TTL: calmTTL, MaxCrashes: -1, Handler: "count", Work: 2 * time.Millisecond}
-	for range kills {
+	for i := range kills {
 		w := r.start(s)
 		r.works(w)
+		_, err := reshard.Begin(ctx, r.client, reshard.Request{Queue: queueName, Shards: 3 + i%3, Patience: patience})
+		if err != nil && !errors.Is(err, reshard.ErrUnderWay) && !errors.Is(err, reshard.ErrSame) && !errors.Is(err, reshard.ErrBusy) {
+			t.Error(err)
+		}
 		<-time.After(upTo(random, 150*time.Millisecond)) // the random instant
 		r.kill(w)
 	}
