@@ -7,14 +7,14 @@
 --#keys old:late old:postponed old:morgue old:dead old:spill old:spillx old:aside old:states old:statesx old:since
 --#keys flight parked progress coming out from journal journalx
 -- ARGV  1 step: freeze, thaw or drop  2 the mark: 'removed <token>' or 'moved <number of the new layout>'
---       3 freeze: what the shard must be: 'quiet' (no id is in flight), 'unowned' (no instance owns it), or 'empty' (no
---         instance owns it, and nothing is in it)
+--       3 freeze: what the shard must be: 'quiet' (no id is in flight, and no jobs of another system move in or out),
+--         'unowned' (no instance owns it), or 'empty' (no instance owns it, and nothing is in it)
 --         drop: how long (ms) the journal and the numbers of sources stay; '0' deletes them now
 --       4 freeze: the time (us) since which the longest waiting job waits, or ''
 -- Returns {'OK', mark, fence, ids that are not done, ids in the morgue, payloads in the morgue, records set aside, states
 --         of ids, processed, failed, follow-ups that wait to be delivered}. mark is field last of count, see below.
 --         {'BUSY', why, ids}  freeze: flights are not over, or have left payloads behind, or follow-ups wait to be
---                             delivered; at most five ids
+--                             delivered, or jobs of another system move; at most five ids
 --         {'HELD', holder}    freeze: an instance owns the shard
 --         {'FILLED', ...}     freeze: the shard is not empty; figures as for OK
 --         {'OTHER', mark}     freeze: the shard has another mark, which must be taken away by a thaw
@@ -53,6 +53,11 @@ local function refusal(want)
     if redis.call('HEXISTS', KEY.claim, 'recover') == 1 then return {'BUSY', 'a recovery', {}} end
     if redis.call('EXISTS', KEY.parked) == 1 then return {'BUSY', 'parked', redis.call('HRANDFIELD', KEY.parked, 5)} end
     if redis.call('EXISTS', KEY.out) == 1 then return {'BUSY', 'follow-ups', {}} end
+    local from = redis.call('HGETALL', KEY.from)
+    for i = 1, #from, 2 do -- the shards of the new layout do not know what was imported here
+      local is_source = string.sub(from[i], 1, 7) == 'import/' and not string.find(from[i], '\0', 1, true)
+      if is_source and string.byte(from[i + 1], 1) ~= 120 or from[i] == 'export' then return {'BUSY', 'a move', {from[i]}} end
+    end
     return nil
   end
   local holder = redis.call('HGET', KEY.claim, 'instance')

@@ -21,8 +21,8 @@ type Frozen = protocol.Frozen
 // busyError says which shard cannot be frozen yet.
 type busyError struct {
 	shard *protocol.Shard
-	why   string   // in flight, parked, or a recovery
-	ids   []string // at most five
+	why   string   // in flight, parked, a recovery, or a move
+	ids   []string // at most five; for a move its field in from
 }
 
 func (e *busyError) Error() string {

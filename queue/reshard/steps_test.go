@@ -565,6 +565,15 @@ func TestFreezeRefusesABusyShard(t *testing.T) {
 		t.Fatalf("got %v, want that a payload is parked", err)
 	}
 	r.noErr(r.rdb.Del(r.ctx, r.q.Shard(0).Keys().Parked).Err())
+	// An import or an export that begins after the reshard is refused by the shard itself.
+	for _, field := range []string{"import/old", "export"} {
+		r.noErr(r.rdb.HSet(r.ctx, r.q.Shard(0).Keys().From, field, 7).Err())
+		if _, err := freeze(r.ctx, r.q, 2); !errors.As(err, &busy) || !slices.Equal(busy.ids, []string{field}) {
+			t.Fatalf("got %v, want that %s is under way", err, field)
+		}
+		r.noErr(r.rdb.HDel(r.ctx, r.q.Shard(0).Keys().From, field).Err())
+	}
+	r.noErr(r.rdb.HSet(r.ctx, r.q.Shard(0).Keys().From, "import/ended", "x 7", "import/ended\x00a", "1 0 0 0").Err())
 	_, err = freeze(r.ctx, r.q, 2)
 	r.noErr(err)
 	if _, err := claim.Pop(r.ctx, protocol.PopRequest{IDs: 1, Bytes: 1 << 20}); !errors.Is(err, lowkiq.ErrFenced) {
