@@ -20,7 +20,7 @@
 --         {'OTHER', mark}     freeze: the shard has another mark, which must be taken away by a thaw
 --         {'STALE', mark}     drop: the shard does not have this mark
 -- Errors: DAMAGED the shard has no mark, but keys that only a frozen shard has
--- Nothing is done except for OK. Each step may be repeated, and comes to nothing under another mark.
+-- Nothing is done except for OK. Each step may be repeated, and does nothing under another mark.
 --
 -- The mark is field last of count, "<ARGV[2]> <last> <now us> <ARGV[4]>". Pushes and claims read that field, and
 -- refuse. The keys of jobs get other names, so that no script changes them. Only thaw gives them back, byte for byte.

@@ -1,4 +1,4 @@
--- take: take the jobs of the frozen shards of a former layout in, each once, and then open the shard; see queue/reshard.
+-- take: take in the jobs of the frozen shards of a former layout, each once, and then open the shard. See queue/reshard.
 --
 --#keys count claim coming from jobs ready due retry blocked flight parked suspects crashes stale urgent late postponed
 --#keys morgue dead spill spillx aside states statesx since
@@ -27,7 +27,7 @@
 --                    over: parents that are not over
 --         {'OLD'}       the parent was frozen anew later; nothing was done
 --         {'GAP', n}    an earlier entry is missing, n are taken; nothing was done
---         {'UNPREPARED'}  the shard is neither closed nor was it opened; Redis has lost that. Nothing was done
+--         {'UNPREPARED'}  the shard is neither closed nor open, because Redis has lost that; nothing was done
 --         {'BUSY'}      prepare: such a shard has ids in flight
 --         {'DAMAGED', n, id}  the record of the id in this shard cannot be read. n entries and parts are taken
 -- Errors: REMOVED as push.lua
@@ -153,7 +153,7 @@ local function collect(key, x, y)
   if y then list[#list + 1] = y end
 end
 
--- stand marks an id that waits in a place of the given kind, as its job asks for.
+-- stand sets the marks that a job asks for at its id, which waits in a place of the given kind.
 local function stand(id, kind, score, record)
   local form = string.byte(record, 1)
   if form ~= 106 and form ~= 115 then return end
@@ -162,7 +162,7 @@ local function stand(id, kind, score, record)
   if since then collect(KEY.postponed, string.format('%.0f', since), id) end
 end
 
--- place puts an id that does not wait here to its place.
+-- place puts an id that does not wait here into its place.
 local function place(id, kind, score, record, entombed)
   if entombed then
     redis.call('HINCRBY', KEY.count, 'tombs', -1)
@@ -179,7 +179,7 @@ local function place(id, kind, score, record, entombed)
   stand(id, kind, score, record)
 end
 
--- settle puts an id that waits here to the place that it had in the parent.
+-- settle puts an id that waits here into the place that it had in the parent.
 local function settle(id, kind, score, record)
   local urgent = redis.call('ZSCORE', KEY.urgent, id)
   local out = urgent and urgent + 0 >= 0

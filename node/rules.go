@@ -210,7 +210,7 @@ func (on *handled) rulesOf(shards int) QueueConfig {
 	return cfg
 }
 
-// apply puts rules in force, which have so many settings.
+// apply puts rules in force. settings is the number of them that were set at run time.
 func (on *handled) apply(live QueueConfig, settings int) {
 	on.live.Store(&live)
 	on.metrics.Rules.Set(float64(settings))

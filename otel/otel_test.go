@@ -65,7 +65,7 @@ func TestTraceThroughQueues(t *testing.T) {
 		if got.Parent.TraceID() != parent.TraceID() || got.Parent.SpanID() != parent.SpanID() {
 			t.Errorf("%s: got the parent %v, want %v", want.name, got.Parent, parent)
 		}
-		if links, _ := linked(got); want.kind == trace.SpanKindConsumer && !slices.Equal(links, []trace.SpanID{parent.SpanID()}) {
+		if links, _ := linksOf(got); want.kind == trace.SpanKindConsumer && !slices.Equal(links, []trace.SpanID{parent.SpanID()}) {
 			t.Errorf("%s: got links to %v, want one to its push %v", want.name, links, parent.SpanID())
 		}
 		if scope := got.InstrumentationScope; scope.Name != "github.com/lowkiq/lowkiq/otel" || !strings.HasSuffix(scope.SchemaURL, "/1.43.0") {
@@ -90,7 +90,7 @@ func TestLinksOfABatch(t *testing.T) {
 
 	pushes, call := w.spans("push orders"), w.span("handle orders")
 	first, second := pushes[0].SpanContext.SpanID(), pushes[1].SpanContext.SpanID()
-	links, ids := linked(call)
+	links, ids := linksOf(call)
 	if !slices.Equal(links, []trace.SpanID{first, second, second, second}) || !slices.Equal(ids, []string{"a", "a", "b", "b"}) {
 		t.Errorf("got links to %v with ids %v, want %v and 3 times %v, with ids a, a, b, b", links, ids, first, second)
 	}
@@ -291,7 +291,7 @@ func TestHeaders(t *testing.T) {
 			if c.without || c.push.Header["traceparent"] != own {
 				return
 			}
-			if links, ids := linked(w.span("push orders")); len(links) != 1 || links[0].String() != want || ids[0] != "a" {
+			if links, ids := linksOf(w.span("push orders")); len(links) != 1 || links[0].String() != want || ids[0] != "a" {
 				t.Errorf("push: got links to %v, want one to the sender's trace", links)
 			}
 		})

@@ -136,8 +136,8 @@ func valuesOf(attributes []attribute.KeyValue) map[string]string {
 	return values
 }
 
-// linked returns the span contexts of links, with the ids of their attributes.
-func linked(span tracetest.SpanStub) (to []trace.SpanID, ids []string) {
+// linksOf returns the spans to which a span has links, with the ids of their attributes.
+func linksOf(span tracetest.SpanStub) (to []trace.SpanID, ids []string) {
 	for _, link := range span.Links {
 		to = append(to, link.SpanContext.SpanID())
 		ids = append(ids, valuesOf(link.Attributes)["messaging.lowkiq.id"])

@@ -2,8 +2,8 @@
 // pushed, and otherwise none is. The database is PostgreSQL or SQLite.
 //
 // [Schema] has the statements that create the outbox, a table. [Add] puts pushes into it, in the caller's transaction.
-// A [Relay] pushes what is committed, and removes it from the table. Any number of programs may run a relay; one of
-// them works at a time.
+// A [Relay] pushes what is committed, and removes it from the table. Any number of programs may run a relay, and
+// a single relay works at a time.
 //
 // Payloads of an id are pushed in the order in which their transactions commit, and in the order of their Add in a
 // transaction. The score of a payload is its number in the table, so it rises for each id.

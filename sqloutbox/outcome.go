@@ -26,7 +26,7 @@ type refusal struct {
 }
 
 // errResults means that a middleware of the client does not keep its contract.
-var errResults = errors.New("the push has not a result for each job")
+var errResults = errors.New("the push has no result for some jobs")
 
 // judge returns the outcome of a push of rows: its result for each row, or an error of the push as a whole.
 func judge(rows []row, results []queue.Result, err error, patience time.Duration) *outcome {

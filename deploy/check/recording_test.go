@@ -12,9 +12,9 @@ import (
 	"github.com/prometheus/prometheus/storage"
 )
 
-// record evaluates the recording rules in their order at a time, as a group of Prometheus does, and stores their
+// recordRules evaluates the recording rules in their order at a time, as a group of Prometheus does, and stores their
 // values. It returns them by name and labels.
-func record(t *testing.T, series string, at time.Duration) map[string]float64 {
+func recordRules(t *testing.T, series string, at time.Duration) map[string]float64 {
 	t.Helper()
 	db := promqltest.LoadedStorage(t, "load 15s\n"+series)
 	defer db.Close()
@@ -53,14 +53,14 @@ func record(t *testing.T, series string, at time.Duration) map[string]float64 {
 // load has the series of a cluster c, at 15 s.
 type load struct{ text strings.Builder }
 
-// node adds a node with 8 slots. busy has its busy slots.
-func (l *load) node(name, busy string) *load {
+// addNode adds a node with 8 slots. busy has its busy slots.
+func (l *load) addNode(name, busy string) *load {
 	fmt.Fprintf(&l.text, "  lowkiq_slots{cluster=\"c\",node=%q} 8x160\n  lowkiq_slots_busy{cluster=\"c\",node=%q} %s\n", name, name, busy)
 	return l
 }
 
-// queue adds what a node exports of a queue. seconds and jobs are the sums of its calls and of its done jobs.
-func (l *load) queue(node, name string, shards int, seconds, jobs, ready string) *load {
+// addQueue adds what a node exports of a queue. seconds and jobs are the sums of its calls and of its done jobs.
+func (l *load) addQueue(node, name string, shards int, seconds, jobs, ready string) *load {
 	on := fmt.Sprintf("{cluster=\"c\",node=%q,queue=%q}", node, name)
 	fmt.Fprintf(&l.text, "  lowkiq_queue_shards%s %dx160\n  lowkiq_handler_seconds_sum%s %s\n  lowkiq_jobs_processed_total%s %s\n  lowkiq_jobs_failed_total%s 0x160\n",
 		on, shards, on, seconds, on, jobs, on)
@@ -69,7 +69,8 @@ func (l *load) queue(node, name string, shards int, seconds, jobs, ready string)
 	return l
 }
 
-func (l *load) more(line string) *load {
+// addSeries adds a line of promqltest.
+func (l *load) addSeries(line string) *load {
 	l.text.WriteString("  " + line + "\n")
 	return l
 }
@@ -81,38 +82,38 @@ func TestRecordingRules(t *testing.T) {
 		with        *load
 		need, nodes float64
 	}{
-		"at rest": {new(load).node("n1", "0x160").queue("n1", "orders", 64, "7x160", "9x160", "0x160"), 0, 1},
+		"at rest": {new(load).addNode("n1", "0x160").addQueue("n1", "orders", 64, "7x160", "9x160", "0x160"), 0, 1},
 		"4 slots are busy, nothing waits": { // 60 s of calls in 15 s are 4 slots
-			new(load).node("n1", "4x160").queue("n1", "orders", 64, "0+60x160", "0+30x160", "0x160"), 4, 1},
+			new(load).addNode("n1", "4x160").addQueue("n1", "orders", 64, "0+60x160", "0+30x160", "0x160"), 4, 1},
 		"12 slots are busy on two nodes": {
-			new(load).node("n1", "6x160").node("n2", "6x160").queue("n1", "orders", 64, "0+90x160", "0+30x160", "0x160").queue("n2", "orders", 64, "0+90x160", "0+30x160", "0x160"), 12, 3},
+			new(load).addNode("n1", "6x160").addNode("n2", "6x160").addQueue("n1", "orders", 64, "0+90x160", "0+30x160", "0x160").addQueue("n2", "orders", 64, "0+90x160", "0+30x160", "0x160"), 12, 3},
 		"jobs of 2 s wait": { // 300 jobs of 2 s in a minute are 10 slots
-			new(load).node("n1", "4x160").queue("n1", "orders", 64, "0+60x160", "0+30x160", "300x160"), 14, 3},
+			new(load).addNode("n1", "4x160").addQueue("n1", "orders", 64, "0+60x160", "0+30x160", "300x160"), 14, 3},
 		"the same, native": {
-			new(load).node("n1", "4x160").queue("n1", "orders", 64, "_x160", "0+30x160", "300x160").
-				more(`lowkiq_handler_seconds{cluster="c",node="n1",queue="orders"} {{schema:0 sum:0 count:0 buckets:[0]}}+{{schema:0 sum:60 count:30 buckets:[30]}}x160`), 14, 3},
+			new(load).addNode("n1", "4x160").addQueue("n1", "orders", 64, "_x160", "0+30x160", "300x160").
+				addSeries(`lowkiq_handler_seconds{cluster="c",node="n1",queue="orders"} {{schema:0 sum:0 count:0 buckets:[0]}}+{{schema:0 sum:60 count:30 buckets:[30]}}x160`), 14, 3},
 		"a queue needs no more than its shards": { // 16 shards fill two nodes
-			new(load).node("n1", "8x160").queue("n1", "orders", 16, "0+120x160", "0+60x160", "90000x160"), 3008, 2},
+			new(load).addNode("n1", "8x160").addQueue("n1", "orders", 16, "0+120x160", "0+60x160", "90000x160"), 3008, 2},
 		"however many jobs wait": {
-			new(load).node("n1", "8x160").queue("n1", "orders", 64, "0+120x160", "0+60x160", "90000x160"), 3008, 8},
+			new(load).addNode("n1", "8x160").addQueue("n1", "orders", 64, "0+120x160", "0+60x160", "90000x160"), 3008, 8},
 		"and leaves the other queues theirs": { // 16 slots, and 7 / 0.7
-			new(load).node("n1", "8x160").queue("n1", "orders", 16, "0+15x160", "0+7.5x160", "90000x160").queue("n1", "mails", 1000, "0+105x160", "0+500x160", "0x160"), 3001, 4},
+			new(load).addNode("n1", "8x160").addQueue("n1", "orders", 16, "0+15x160", "0+7.5x160", "90000x160").addQueue("n1", "mails", 1000, "0+105x160", "0+500x160", "0x160"), 3001, 4},
 		"all jobs fail": {
-			new(load).node("n1", "4x160").queue("n1", "orders", 64, "0+60x160", "0x160", "300x160").more(`lowkiq_jobs_failed_total{cluster="c",node="n1b",queue="orders"} 0+30x160`), 14, 3},
+			new(load).addNode("n1", "4x160").addQueue("n1", "orders", 64, "0+60x160", "0x160", "300x160").addSeries(`lowkiq_jobs_failed_total{cluster="c",node="n1b",queue="orders"} 0+30x160`), 14, 3},
 		"a new queue with ready jobs": { // its first calls run
-			new(load).node("n1", "8x160").queue("n1", "orders", 64, "0x160", "0x160", "5000x160"), 0, 2},
-		"calls of an hour": {new(load).node("n1", "8x160").node("n2", "8x160").queue("n1", "orders", 64, "0x160", "0x160", "0x160"), 0, 3},
-		"a paused queue":   {new(load).node("n1", "0x160").queue("n1", "orders", 64, "900x160", "900x160", "5000x160"), 0, 1},
+			new(load).addNode("n1", "8x160").addQueue("n1", "orders", 64, "0x160", "0x160", "5000x160"), 0, 2},
+		"calls of an hour": {new(load).addNode("n1", "8x160").addNode("n2", "8x160").addQueue("n1", "orders", 64, "0x160", "0x160", "0x160"), 0, 3},
+		"a paused queue":   {new(load).addNode("n1", "0x160").addQueue("n1", "orders", 64, "900x160", "900x160", "5000x160"), 0, 1},
 		"a node died two minutes ago": { // its slots do not count on
-			new(load).node("n1", "2x160").node("n2", "8x146 stale _x12").queue("n1", "orders", 64, "0+30x160", "0+30x160", "0x160"), 2, 1},
+			new(load).addNode("n1", "2x160").addNode("n2", "8x146 stale _x12").addQueue("n1", "orders", 64, "0+30x160", "0+30x160", "0x160"), 2, 1},
 		"a queue that nobody handles": {
-			new(load).node("n1", "4x160").queue("n1", "orders", 64, "0+60x160", "0+30x160", "0x160").more(`lowkiq_queue_jobs{cluster="c",node="n1",queue="old",state="ready"} 9000x160`), 4, 1},
-		"the first scrape": {new(load).node("n1", "_x156 0x4").queue("n1", "orders", 64, "_x156 0", "_x156 0", "_x156 900"), unknown, unknown},
-		"Redis is away":    {new(load).node("n1", "8x100 0x60").queue("n1", "orders", 64, "0+60x100 6000x60", "0+30x100 3000x60", "900x100 _x60"), unknown, unknown},
+			new(load).addNode("n1", "4x160").addQueue("n1", "orders", 64, "0+60x160", "0+30x160", "0x160").addSeries(`lowkiq_queue_jobs{cluster="c",node="n1",queue="old",state="ready"} 9000x160`), 4, 1},
+		"the first scrape": {new(load).addNode("n1", "_x156 0x4").addQueue("n1", "orders", 64, "_x156 0", "_x156 0", "_x156 900"), unknown, unknown},
+		"Redis is away":    {new(load).addNode("n1", "8x100 0x60").addQueue("n1", "orders", 64, "0+60x100 6000x60", "0+30x100 3000x60", "900x100 _x60"), unknown, unknown},
 		"no metrics":       {new(load), unknown, unknown},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := record(t, c.with.text.String(), 39*time.Minute)
+			got := recordRules(t, c.with.text.String(), 39*time.Minute)
 			for series, want := range map[string]float64{needOrders: c.need, nodes: c.nodes} {
 				value, there := got[series]
 				if !there {

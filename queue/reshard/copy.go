@@ -89,7 +89,7 @@ type copier struct {
 	report func(entries int)
 }
 
-// line is the entries for a child that are not sent yet.
+// line has the entries for a child that are not sent yet.
 type line struct {
 	shard   *protocol.Shard
 	entries int64 // that have numbers
@@ -97,7 +97,7 @@ type line struct {
 	items   []item
 }
 
-// item is an entry, or a part of one, as arguments of lua/take.lua.
+// item is an entry, or a part of an entry, as arguments of lua/take.lua.
 type item struct {
 	number int64
 	last   bool // the entry ends with it
@@ -154,7 +154,7 @@ func (c *copier) readTaken(ctx context.Context) error {
 	return nil
 }
 
-// read sends reads of the frozen shard, and checks in the same moment that it is frozen still.
+// read sends reads of the frozen shard, and after them a check that the shard is still frozen.
 func (c *copier) read(ctx context.Context, cmds ...redisdb.Cmd) ([]any, error) {
 	replies, err := c.from.DB().Pipeline(ctx, "read frozen jobs", append(cmds, redisdb.Cmd{"HGET", c.from.Keys().Count, "last"})...)
 	if err != nil {
@@ -194,7 +194,7 @@ func (c *copier) addItem(l *line, it item) {
 // entry is a place of an id, before its record is read.
 type entry struct{ id, place string }
 
-// addRecords adds the entries of ids with their records. stale are ids whose entries count for nothing. It returns the number
+// addRecords adds the entries of ids with their records. stale has the ids whose entries in the list are obsolete. It returns the number
 // of records.
 func (c *copier) addRecords(ctx context.Context, hash string, entries []entry, skipStale bool) (found int, err error) {
 	cmds := []redisdb.Cmd{{"HMGET", c.old(hash)}}
@@ -472,7 +472,7 @@ func (c *copier) addInChunks(ctx context.Context, hash string, entries []entry) 
 	return nil
 }
 
-// names returns the fields of a hash, sorted.
+// names returns the fields of a hash, ascending.
 func (c *copier) names(ctx context.Context, hash string) ([]string, error) {
 	seen := map[string]bool{}
 	for cursor := "0"; ; {
@@ -593,7 +593,7 @@ func copyUrgent(ctx context.Context, c *copier) error {
 	})
 }
 
-// copySince copies when ids were first pushed that later pushes delay.
+// copySince copies the times of the first pushes of ids that later pushes put off.
 func copySince(ctx context.Context, c *copier) error {
 	return c.eachScore(ctx, "since", chunkEntries, func(all []entry) error {
 		for _, e := range all {

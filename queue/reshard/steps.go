@@ -95,7 +95,7 @@ func freezeSome(ctx context.Context, shards []*protocol.Shard, layout int, keep 
 	return protocol.RunEach(ctx, shards[0].DB().Scripts.Freeze, shards, func(s *protocol.Shard) []any { return []any{"freeze", mark, "quiet", oldest[s]} }, see)
 }
 
-// thaw gives shards back, byte for byte, if they were frozen for this layout. The entry of the queue must say before that
+// thaw gives shards back, byte for byte, if they were frozen for this layout. Before, the entry of the queue must say that
 // nobody moves jobs to that layout.
 func thaw(ctx context.Context, q *protocol.Queue, layout int) error {
 	return protocol.RunEach(ctx, q.Shard(0).DB().Scripts.Freeze, q.All(), func(*protocol.Shard) []any { return []any{"thaw", protocol.MovedMark(layout)} },

@@ -44,7 +44,7 @@ type Verdict struct {
 
 func (v Verdict) String() string { return v.Wrong + ":\n  " + strings.Join(v.Story, "\n  ") }
 
-// Objections that are not an invariant of the model. The name of the goal follows Stuck.
+// Objections that are no invariant of the model. Stuck is followed by the name of the goal.
 const (
 	Stuck   = "stuck: no way on without another fault"
 	TooMany = "too many states"
@@ -126,7 +126,7 @@ func (e *explorer[S]) slot(s S) (slot, k int) {
 	}
 }
 
-// story returns the events that lead to a state.
+// story returns the events that lead from the first state to state i.
 func (e *explorer[S]) story(i int) (lines []string) {
 	for ; i > 0; i = int(e.steps[i].from) {
 		line := e.steps[i].what
