@@ -200,6 +200,11 @@ func openSource(from map[string]string) string {
 // Cancel takes a reshard back before its flip, and makes the queue as it was. The error wraps ErrNone, ErrFlipped or
 // lowkiq.ErrUnknownQueue.
 func Cancel(ctx context.Context, c *protocol.Client, name string, by changes.Who, why string) error {
+	return cancel(ctx, c, name, 0, by, why)
+}
+
+// cancel is Cancel for the attempt with this number, 0 for any. If it is over, the error is ErrNone.
+func cancel(ctx context.Context, c *protocol.Client, name string, number int, by changes.Who, why string) error {
 	var gone protocol.Reshard
 	was, err := change(ctx, c.Registry(), name, func(entry *protocol.RegistryEntry) error {
 		switch err := checkThere(name, *entry); {
@@ -207,7 +212,7 @@ func Cancel(ctx context.Context, c *protocol.Client, name string, by changes.Who
 			return err
 		case entry.Copying():
 			return fmt.Errorf("queue %q: %w: it is past the point where it can be undone; when it is done, reshard it back to %s", name, ErrFlipped, countShards(entry.Was[0].Shards))
-		case entry.Reshard == nil:
+		case entry.Reshard == nil || number != 0 && entry.Reshard.Layout != number:
 			return fmt.Errorf("queue %q: %w", name, ErrNone)
 		}
 		gone = *entry.Reshard

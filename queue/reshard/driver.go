@@ -177,7 +177,7 @@ var errRefused = errors.New("a shard was busy for too long to be frozen")
 
 // takeStep takes the next step. done means that nothing is left to do.
 func (d *Driver) takeStep(ctx context.Context, name string, refused bool) (done bool, next step, err error) {
-	_, entry, err := d.Client.Registry().Stored(ctx, name)
+	text, entry, err := d.Client.Registry().Stored(ctx, name)
 	if err != nil {
 		return false, "read the entry", err
 	}
@@ -194,9 +194,7 @@ func (d *Driver) takeStep(ctx context.Context, name string, refused bool) (done 
 	case stepNone:
 		return true, next, nil
 	case stepThaw:
-		for _, number := range f.others {
-			err = errors.Join(err, thaw(ctx, l.from, number))
-		}
+		err = d.thawOthers(ctx, name, text, l.from, f.others)
 	case stepPrepare:
 		err = prepare(ctx, l.to, l.from)
 	case stepWait:
@@ -217,6 +215,19 @@ func (d *Driver) takeStep(ctx context.Context, name string, refused bool) (done 
 		err = d.end(ctx, name, entry, l)
 	}
 	return false, next, err
+}
+
+// thawOthers takes the marks of other attempts away. It first reads the entry again. If its text has changed, nothing is
+// done, because the marks may belong to an attempt that began after the text was read, and may have flipped since.
+func (d *Driver) thawOthers(ctx context.Context, name, text string, q *protocol.Queue, numbers []int) error {
+	now, _, err := d.Client.Registry().Stored(ctx, name)
+	if err != nil || now != text {
+		return err
+	}
+	for _, number := range numbers {
+		err = errors.Join(err, thaw(ctx, q, number))
+	}
+	return err
 }
 
 // readFacts reads the facts about a reshard, and the jobs in flight.
@@ -392,7 +403,7 @@ func (d *Driver) giveUp(ctx context.Context, name string, r protocol.Reshard, f 
 	case f.busy > 0:
 		why = describeCalls(calls)
 	}
-	err := Cancel(ctx, d.Client, name, d.By, fmt.Sprintf("the patience of %s is over: %s", time.Duration(r.Patience)*time.Millisecond, why))
+	err := cancel(ctx, d.Client, name, r.Layout, d.By, fmt.Sprintf("the patience of %s is over: %s", time.Duration(r.Patience)*time.Millisecond, why))
 	if errors.Is(err, ErrNone) || errors.Is(err, ErrFlipped) {
 		return nil // another driver was first
 	}

@@ -474,3 +474,67 @@ func TestMeasure(t *testing.T) {
 		t.Errorf("got the entry %+v", e)
 	}
 }
+
+// stall calls a function once, before the first pipeline that its client sends.
+type stall struct{ once func() }
+
+func (s *stall) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (s *stall) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+
+func (s *stall) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		if once := s.once; once != nil {
+			s.once = nil
+			once()
+		}
+		return next(ctx, cmds)
+	}
+}
+
+// TestStalledDriverThawsNothing stalls a driver after it has read an entry without a reshard. Meanwhile the queue is
+// resharded. The marks that the driver then sees are those of the present layout, so they stay.
+func TestStalledDriverThawsNothing(t *testing.T) {
+	t.Parallel()
+	r := newWorld(t)
+	q := r.queue("orders", 2)
+	r.push(q, "a:1")
+	stalled := r.open()
+	stalled.DB().ForTests().AddHook(&stall{func() {
+		_, err := Begin(t.Context(), r.client, Request{Queue: "orders", Shards: 3})
+		r.must(err)
+		r.driver(r.client).Drive(t.Context(), "orders")
+	}})
+	r.driver(stalled).Drive(t.Context(), "orders")
+	if e := r.entry("orders"); e.Shards != 3 || e.Layout != 2 {
+		t.Fatalf("got the entry %+v", e)
+	}
+	for _, s := range q.All() {
+		last, err := r.client.DB().Do(t.Context(), "read a mark", "HGET", s.Keys().Count, "last")
+		r.must(err)
+		if layoutOfMark(fmt.Sprint(last)) != 2 {
+			t.Errorf("shard %s: got the mark %v, want that of layout 2", s, last)
+		}
+	}
+	r.checkHandled(r.handle("orders"), map[string][]string{"a": {"1"}})
+}
+
+// TestLateCancelOfAnAttempt: a driver whose patience with an attempt is over does not cancel the next attempt.
+func TestLateCancelOfAnAttempt(t *testing.T) {
+	t.Parallel()
+	r := newWorld(t)
+	r.queue("orders", 2)
+	begin := func() int {
+		_, err := Begin(t.Context(), r.client, Request{Queue: "orders", Shards: 3})
+		r.must(err)
+		return r.entry("orders").Reshard.Layout
+	}
+	first := begin()
+	r.must(Cancel(t.Context(), r.client, "orders", changes.Who{}, ""))
+	second := begin()
+	if err := cancel(t.Context(), r.client, "orders", first, changes.Who{}, ""); !errors.Is(err, ErrNone) {
+		t.Errorf("got %v, want ErrNone", err)
+	}
+	if e := r.entry("orders"); e.Reshard == nil || e.Reshard.Layout != second {
+		t.Errorf("got the entry %+v, want attempt %d", e, second)
+	}
+}
