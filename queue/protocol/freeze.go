@@ -2,6 +2,7 @@ package protocol
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -49,14 +50,27 @@ func ReadFrozen(answer []any) (f Frozen, err error) {
 	return f, nil
 }
 
-// Refreeze replaces another mark of a shard, whose deletion or change was given up. It returns the answer of
-// lua/freeze.lua to freeze.
+// ErrMarkHolds means that a shard has the mark of a deletion or a reshard that was not given up.
+var ErrMarkHolds = errors.New("the mark holds")
+
+// Refreeze replaces another mark of a shard, whose deletion or reshard was given up. It returns the answer of
+// lua/freeze.lua to freeze. It reads the entry of the queue, after the mark was seen. If the mark holds, nothing is done,
+// and the error is ErrMarkHolds: a late step of a deletion must not open a shard whose jobs have moved.
 func (s *Shard) Refreeze(ctx context.Context, other, mark, want, oldest string) ([]any, error) {
-	parts := strings.SplitN(other, " ", 3)
-	if len(parts) < 3 {
-		return nil, fmt.Errorf("the mark of the shard is %q", other)
+	refusal := readMark(other)
+	word := markWord(refusal)
+	if word == "" {
+		return nil, refusal
 	}
-	if _, err := s.Run(ctx, s.DB().Scripts.Freeze, "thaw", parts[0]+" "+parts[1]); err != nil {
+	_, entry, err := s.registry.Stored(ctx, s.Queue)
+	if err != nil {
+		return nil, err
+	}
+	isEarlier := entry.Removing != "" && entry.Layout == s.layout && word != RemovedMark(entry.Removing) // of an earlier deletion
+	if entry.rule(refusal, s.layout) != ruledObsolete && !isEarlier {
+		return nil, fmt.Errorf("%w: shard %s has the mark %q", ErrMarkHolds, s, other)
+	}
+	if _, err := s.Run(ctx, s.DB().Scripts.Freeze, "thaw", word); err != nil {
 		return nil, err
 	}
 	reply, err := s.Run(ctx, s.DB().Scripts.Freeze, "freeze", mark, want, oldest)

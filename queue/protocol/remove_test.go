@@ -31,6 +31,7 @@ var removeTests = []testCase{
 	{"Remove_GoesOn", testRemoveGoesOn},
 	{"Remove_GivenUpRemovesNothing", testRemoveGivenUp},
 	{"Remove_StaleMarkGoes", testRemoveStaleMark},
+	{"Remove_LateMarkOpensNothing", testRemoveLateMark},
 	{"Remove_ClaimsAreRefused", testRemoveClaims},
 	{"Remove_LostQueueKeepsItsLayout", testRemoveLayout},
 }
@@ -429,6 +430,68 @@ func testRemoveStaleMark(t *testing.T, b *backend) {
 	results, err := q.Push(t.Context(), job("b", "1"), job("c", "1", in(time.Hour)))
 	if err != nil || len(results) != 2 || !isStored(t, c, "b") || !isStored(t, c, "c") {
 		t.Errorf("push: got %v, %v; want it stored", results, err)
+	}
+}
+
+// testRemoveLateMark stalls a deletion before it marks shards. Meanwhile it is given up, and the queue gets other shards.
+// The marks of the reshard stay.
+func testRemoveLateMark(t *testing.T, b *backend) {
+	c, q := removeRig(t, b, 2)
+	late, err := remove.New(t.Context(), c, "q", remove.Deletion{Handled: nobody, Force: true})
+	if err == nil {
+		err = late.Begin(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	rdb, s := c.DB().ForTests(), q.Shard(0)
+	set := func(entry string) {
+		t.Helper()
+		if err := rdb.HSet(t.Context(), c.DB().Keys.Queues(), "q", entry).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	last := func() string {
+		t.Helper()
+		text, err := rdb.HGet(t.Context(), s.Keys().Count, "last").Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	set(`{"shards":2,"layout":1}`)
+	if _, err := s.Run(t.Context(), c.DB().Scripts.Freeze, "freeze", MovedMark(2), "quiet", ""); err != nil {
+		t.Fatal(err)
+	}
+	for name, entry := range map[string]string{
+		"before the flip": `{"shards":2,"layout":1,"reshard":{"shards":3,"layout":2,"at":1,"patience_ms":1}}`,
+		"after the flip":  `{"shards":3,"layout":2,"was":[{"shards":2,"layout":1,"at":1,"copying":true}]}`,
+		"after the end":   `{"shards":3,"layout":2,"was":[{"shards":2,"layout":1,"at":1}]}`,
+	} {
+		set(entry)
+		mark := last()
+		err := late.Mark(t.Context())
+		if err = late.GiveUp(t.Context(), err); !errors.Is(err, remove.ErrChanged) {
+			t.Errorf("%s: got %v, want ErrChanged", name, err)
+		}
+		eq(t, "mark "+name, last(), mark)
+	}
+	// A late step of a reshard leaves the mark of a deletion, and replaces that of an earlier deletion.
+	set(`{"shards":2,"layout":1,"removing":"NOW"}`)
+	for token, want := range map[string]error{"NOW": ErrMarkHolds, "EARLIER": nil} {
+		_, err := s.Run(t.Context(), c.DB().Scripts.Freeze, "thaw", MovedMark(2))
+		if err == nil {
+			_, err = s.Run(t.Context(), c.DB().Scripts.Freeze, "freeze", RemovedMark(token), "unowned", "")
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Refreeze(t.Context(), last(), MovedMark(2), "quiet", ""); !errors.Is(err, want) {
+			t.Errorf("the mark of deletion %s: got %v, want %v", token, err, want)
+		}
+		if _, err := s.Run(t.Context(), c.DB().Scripts.Freeze, "thaw", RemovedMark(token)); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -253,6 +253,9 @@ func (r *Removal) Mark(ctx context.Context) error {
 			return heldByError(answer[1])
 		case "OTHER": // of a deletion that was given up
 			reply, err := s.Refreeze(ctx, redisdb.Text(answer[1]), r.mark(), want, "")
+			if errors.Is(err, protocol.ErrMarkHolds) {
+				err = fmt.Errorf("%w: %w", ErrChanged, err)
+			}
 			if err != nil {
 				return err
 			}
