@@ -110,8 +110,9 @@ func (w *importRun) run(ctx context.Context) {
 	}
 }
 
-// runInNext sends entries to the next layout of the queue. No part of them is in the shards that were left, because a
-// shard with a source that has not ended is not frozen (lua/freeze.lua).
+// runInNext sends entries to the next layout of the queue. No part of them is in the shards that were left, because no
+// reshard begins while an import has not ended (queue/reshard/begin.go). An import that begins during the drain is not
+// seen there.
 func (w *importRun) runInNext(ctx context.Context, left []int) {
 	slices.Sort(left) // by their numbers
 	next := *w
@@ -129,7 +130,7 @@ func (w *importRun) runInNext(ctx context.Context, left []int) {
 }
 
 // askFormer settles the entries of sources that were forgotten in a former layout, whose marks stay there. It returns
-// the rest. A source that has not ended has no number there, because its shards are not frozen.
+// the rest. A source that has not ended has no number there, see runInNext.
 func (w *importRun) askFormer(ctx context.Context, entries []int) (rest []int) {
 	if len(w.q.FormerShards("", protocol.SourceAge)) == 0 {
 		return entries
