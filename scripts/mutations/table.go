@@ -10,6 +10,7 @@ var (
 	planner = []string{"./rebalance/plan"}
 	child   = []string{"./node/handler", "-run", "Exec"}
 	api     = []string{"./web/..."}
+	reshard = []string{"./queue/reshard"}
 )
 
 // mutations are in the order of I1 to I8 and of the documents.
@@ -253,5 +254,101 @@ var mutations = []mutation{
 		file: "web/handler.go", test: api,
 		old: "	return protection.Handler(next)\n",
 		new: "	_ = protection\n	return next\n",
+	},
+	{
+		name: "reshard: busy shard is frozen", promise: "I1",
+		file: "lua/freeze.lua", test: reshard,
+		old: "    if redis.call('EXISTS', KEY.flight) == 1 then return {'BUSY'",
+		new: "    if false then return {'BUSY'",
+	},
+	{
+		name: "reshard: shard is frozen while jobs move in", promise: "I2",
+		file: "lua/freeze.lua", test: reshard,
+		old: "or from[i] == 'export' then return {'BUSY'",
+		new: "and false then return {'BUSY'",
+	},
+	{
+		name: "reshard: thaw ignores the number", promise: "I2",
+		file: "lua/freeze.lua", test: reshard,
+		old: "local is_frozen = there == mark\n",
+		new: "local is_frozen = there == mark or there and step == 'thaw'\n",
+	},
+	{
+		name: "reshard: freeze replaces a mark", promise: "I2",
+		file: "lua/freeze.lua", test: reshard,
+		old: "  if there then return {'OTHER', last} end\n",
+		new: "",
+	},
+	{
+		name: "reshard: shard without its mark is dropped", promise: "I2",
+		file: "lua/freeze.lua", test: reshard,
+		old: "  if not is_frozen then return {'STALE', last} end\n",
+		new: "",
+	},
+	{
+		name: "reshard: closed shard is claimed", promise: "I3",
+		file: "lua/claim.lua", test: reshard,
+		old: "if redis.call('EXISTS', KEY.coming) == 1 then return {'CLOSED', '', fence} end\n",
+		new: "",
+	},
+	{
+		name: "reshard: open shard is closed again", promise: "I4",
+		file: "lua/take.lua", test: reshard,
+		old: "  if is_closed or said[2] then return {'OK', 0} end\n",
+		new: "  if is_closed then return {'OK', 0} end\n",
+	},
+	{
+		name: "reshard: scores begin below those of the parents", promise: "I3",
+		file: "lua/take.lua", test: reshard,
+		old: "last < tonumber(ARGV[2]) and ARGV[2] or said[1] or '0')",
+		new: "said[1] or '0')",
+	},
+	{
+		name: "reshard: fences begin below those of the parents", promise: "I1",
+		file: "lua/take.lua", test: reshard,
+		old: "  if tonumber(high or 0) < tonumber(ARGV[3]) then redis.call('HSET', KEY.claim, 'fence', ARGV[3]) end\n",
+		new: "",
+	},
+	{
+		name: "reshard: entry is taken without the entry before it", promise: "I2",
+		file: "lua/take.lua", test: reshard,
+		old: "if number > taken + 1 then return {'GAP', taken} end\n",
+		new: "",
+	},
+	{
+		name: "reshard: entry is taken twice", promise: "an ended payload does not come back",
+		file: "lua/take.lua", test: reshard,
+		old: "  if number > taken and (total == 0 or first + count > done) then\n",
+		new: "  if true then\n",
+	},
+	{
+		name: "reshard: shard opens before the last entry", promise: "I2",
+		file: "lua/take.lua", test: reshard,
+		old: "  if taken ~= tonumber(ARGV[4]) or done > 0 then return {'GAP', taken} end\n",
+		new: "",
+	},
+	{
+		name: "reshard: shard opens after one parent", promise: "I2",
+		file: "lua/take.lua", test: reshard,
+		old: "    if redis.call('HINCRBY', KEY.coming, 'need', -1) <= 0 then\n",
+		new: "    if true then\n",
+	},
+	{
+		name: "reshard: driver drops before all new shards are open", promise: "I2",
+		file: "queue/reshard/decide.go", test: reshard,
+		old: "		if f.open < f.fresh {\n",
+		new: "		if f.open == 0 {\n",
+	},
+	{
+		name: "reshard: stalled driver takes a mark away", promise: "I2",
+		file: "queue/reshard/driver.go", test: reshard,
+		old: "	if err != nil || now != text {\n",
+		new: "	if err != nil {\n",
+	},
+	{
+		name: "reshard: number of a cancelled attempt comes again", promise: "I2",
+		file: "queue/protocol/layouts.go", test: reshard,
+		old: "	highest := max(e.Layout, e.Tried)\n",
+		new: "	highest := e.Layout\n",
 	},
 }
