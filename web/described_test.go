@@ -198,7 +198,7 @@ func TestOpenAPIObjects(t *testing.T) {
 	t.Parallel()
 	s := described(t)
 	op := s.operations(t)["GET /api/v1/queues"]
-	right := `{"queues":[{"name":"a","shards":1,"paused":false,"unhandled":false,"lag_s":0.5,"jobs":{"ready":0,"scheduled":1,"retry":0,"held":0,"in_flight":0,"blocked":0,"failed":0},"morgue":0,"processed":4,"failed":0,"codec":"","limits":{"payload_bytes":1048576,"id_payloads":10000,"id_bytes":16777216},"causes":[]}]}`
+	right := `{"queues":[{"name":"a","shards":1,"paused":false,"unhandled":false,"lag_s":0.5,"jobs":{"ready":0,"scheduled":1,"retry":0,"held":0,"in_flight":0,"blocked":0,"failed":0},"morgue":0,"outgoing":0,"processed":4,"failed":0,"codec":"","limits":{"payload_bytes":1048576,"id_payloads":10000,"id_bytes":16777216},"causes":[]}]}`
 	const problems = "application/problem+json"
 	for _, c := range []struct {
 		name, kind string

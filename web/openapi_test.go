@@ -169,8 +169,10 @@ func TestNodeKeepsItsDescription(t *testing.T) {
 		granted := []int{200}
 		switch {
 		case strings.HasSuffix(t.path, "/note"), strings.HasSuffix(t.path, "/cancel"), strings.HasSuffix(t.path, "/remove"),
-			t.method == http.MethodPost && t.path == "/api/v1/recurring/{entry}", strings.HasSuffix(t.path, "{q}/delete"):
-			granted = []int{200, 409} // the job does not run, the entry is there already or is of a file, the queue is owned
+			t.method == http.MethodPost && t.path == "/api/v1/recurring/{entry}", strings.HasSuffix(t.path, "{q}/delete"),
+			t.method == http.MethodDelete && strings.HasSuffix(t.path, "/reshard"):
+			// The job does not run, the entry is there already or is of a file, the queue is owned, or it is not resharded.
+			granted = []int{200, 409}
 		case strings.Contains(t.path, "/replies/"), strings.HasSuffix(t.path, "/plan"):
 			granted = []int{200, 404} // nobody has called, and nodes are unknown
 		}

@@ -257,8 +257,13 @@ var cases = map[string][]routeCase{
 		{"not UTF-8", ordersPath + "jobs/%FF/cancel", `{"then":"hold"}`, 400, []string{`"field":"id"`}},
 		{"no queue", "/api/v1/queues/none/jobs/w1/cancel", ``, 404, []string{"none"}},
 	},
-	"GET /api/v1/queues/{q}/reshard":    {{"none", ordersPath + "reshard", "", 200, []string{`{"queue":"orders","phase":"none","from":`}}},
-	"POST /api/v1/queues/{q}/reshard":   {{"dry run", ordersPath + "reshard", `{"shards":7,"dry_run":true}`, 200, []string{`"to":7`, `"estimate":{"jobs":`}}},
+	"GET /api/v1/queues/{q}/reshard":  {{"none", ordersPath + "reshard", "", 200, []string{`{"queue":"orders","phase":"none","from":`}}},
+	"POST /api/v1/queues/{q}/reshard": {{"dry run", ordersPath + "reshard", `{"shards":7,"dry_run":true}`, 200, []string{`"to":7`, `"estimate":{"jobs":`}}},
+	"GET /api/v1/queues/{q}/outgoing": {{"none", ordersPath + "outgoing", "", 200, []string{`{"queue":"orders","waiting":0,"first":[]}`}}},
+	"POST /api/v1/queues/{q}/outgoing/drop": {
+		{"none", ordersPath + "outgoing/drop", `{"drop":1}`, 200, []string{`{"dropped":0,"waiting":0}`}},
+		{"not a number", ordersPath + "outgoing/drop", `{"drop":0}`, 400, []string{"drop: must be a whole number of at least 1, got 0"}},
+	},
 	"DELETE /api/v1/queues/{q}/reshard": {{"none", ordersPath + "reshard", "", 409, []string{"it is not being resharded"}}},
 	"GET /api/v1/queues/{q}/holds":      {{"none", ordersPath + "holds", "", 200, []string{`{"queue":"orders","held":0,"holds":[]}`}}},
 	"POST /api/v1/queues/{q}/holds": {

@@ -132,6 +132,7 @@ func TestEveryActionIsInTheListOfChanges(t *testing.T) {
 		{"cancel", Request{}, `cancel orders [a] 0  {"then":"bury"}`},
 		{"reshard", Request{}, `reshard orders [] 0 {"shards":1} {"shards":3}`},
 		{"cancel reshard", Request{}, `cancel reshard orders [] 0 {"shards":3} {"shards":1}`},
+		{"drop outgoing", Request{}, "drop outgoing orders [] 1  "},
 		{"delete queue", Request{}, "delete queue orders [] 1  "},
 	} {
 		var err error
@@ -152,6 +153,12 @@ func TestEveryActionIsInTheListOfChanges(t *testing.T) {
 			_, err = o.Reshard(ctx, who, "orders", ReshardChange{Shards: 3})
 		case "cancel reshard":
 			_, err = o.CancelReshard(ctx, who, "orders")
+		case "drop outgoing":
+			followUp := []any{"XADD", q.Shard(0).Keys().Out, "1-0", "q", "mail", "i", "a", "p", "{}", "s", "", "a", "", "e", ""}
+			if _, err := client.DB().Do(ctx, "store a follow-up", followUp...); err != nil {
+				t.Fatal(err)
+			}
+			_, err = o.DropOutgoing(ctx, who, q, 1)
 		case "delete queue":
 			_, err = o.DeleteQueue(ctx, who, "orders", true, false)
 		default:
