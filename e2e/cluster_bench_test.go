@@ -114,7 +114,7 @@ func BenchmarkClusterTerm(b *testing.B) {
 func (f *fleet) failures() (n int64) {
 	f.t.Helper()
 	for _, q := range f.queues {
-		stats, err := q.Stats(f.t.Context())
+		stats, err := f.statsOf(q)
 		if err != nil {
 			f.t.Fatal(err)
 		}

@@ -53,7 +53,7 @@ func (f *fleet) goesOn() {
 			more = 5 // these have less to do
 		}
 		f.await("queue "+q.Name+" goes on", patience, func() bool {
-			stats, err := q.Stats(f.t.Context())
+			stats, err := f.statsOf(q)
 			if err == nil && before < 0 {
 				before = stats.Processed
 			}

@@ -162,11 +162,20 @@ local function stand(id, kind, score, record)
   if since then collect(KEY.postponed, string.format('%.0f', since), id) end
 end
 
+-- obsolete makes the pop skip the entry that an id has in ready. A pop of a shard without scheduled and failed jobs looks at
+-- no marks of such entries, so the entry of an id that is blocked or in quarantine is removed, which takes longer.
+local function obsolete(id, kind)
+  if kind ~= 'q' and kind ~= 'b' then return redis.call('HSET', KEY.stale, id, 1) end
+  weigh(math.floor(redis.call('LLEN', KEY.ready) / 16), 0)
+  redis.call('LREM', KEY.ready, 1, id)
+  redis.call('HDEL', KEY.stale, id)
+end
+
 -- place puts an id that does not wait here into its place.
 local function place(id, kind, score, record, entombed)
   if entombed then
     redis.call('HINCRBY', KEY.count, 'tombs', -1)
-    if kind ~= 'r' then redis.call('HSET', KEY.stale, id, 1) end
+    if kind ~= 'r' then obsolete(id, kind) end
   end
   if kind == 'r' then
     if not entombed then collect(KEY.ready, id) end
@@ -199,7 +208,7 @@ local function settle(id, kind, score, record)
     end
     return stand(id, kind, score, record)
   end
-  if not out then redis.call('HSET', KEY.stale, id, 1) end -- finding its entry in ready would be slow
+  if not out then obsolete(id, kind) end
   if urgent then redis.call('ZADD', KEY.urgent, -1, id) end
   place(id, kind, score, record)
 end

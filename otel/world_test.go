@@ -131,7 +131,7 @@ func (w *world) span(name string) tracetest.SpanStub {
 func valuesOf(attributes []attribute.KeyValue) map[string]string {
 	values := map[string]string{}
 	for _, a := range attributes {
-		values[string(a.Key)] = a.Value.Emit()
+		values[string(a.Key)] = a.Value.String()
 	}
 	return values
 }

@@ -50,7 +50,7 @@ type facts struct {
 //	copying          a new shard is not open                                      copy
 //	                 all new shards are open                                      end
 //	reshard          a shard has the mark of another attempt                      thaw
-//	                 all old shards are frozen, and all new shards closed         flip
+//	                 all old shards are frozen, and all new ones closed or open   flip
 //	                 a shard has refused to freeze for a second                   restart
 //	                 the patience is over                                         give up
 //	                 a new shard is not closed                                    prepare
@@ -75,7 +75,7 @@ func nextStep(entry protocol.RegistryEntry, f facts) step {
 		return stepThaw
 	case r == nil:
 		return stepNone
-	case f.frozen == f.old && f.closed == f.fresh:
+	case f.frozen == f.old && f.closed+f.open == f.fresh: // a shard is open if Redis has lost a flip
 		return stepFlip
 	case f.refused:
 		return stepRestart

@@ -142,7 +142,10 @@ func (d *Driver) watch(ctx context.Context, name string, entry protocol.Registry
 	}
 	d.observe(name, p)
 	moved := fmt.Sprint(p.Phase, p.Moved, p.Open, p.frozen, p.closed, p.number)
-	if d.seen[name].moved != moved {
+	r := entry.Reshard
+	// A reshard that waits for calls does not move, and nobody needs to help.
+	waits := r != nil && p.Phase == Draining && len(p.Calls) > 0 && p.Pause < time.Duration(r.Patience)*time.Millisecond
+	if waits || d.seen[name].moved != moved {
 		d.seen[name] = sighting{moved, time.Now()}
 	}
 	return d.Leads() || time.Since(d.seen[name].at) >= stalledFor

@@ -411,9 +411,8 @@ func TestReshardCarries(t *testing.T) {
 				t.Errorf("no id has %s", kind)
 			}
 		}
-		old := r.q
 		for _, shards := range []int{7, 5, 1, 64, 5} {
-			old = r.q
+			old := r.q
 			r.reshard(shards)
 			r.same(fmt.Sprint("with ", shards, " shards"), r.contents(r.q), before)
 			if left := r.keysOf(old); slices.ContainsFunc(left, func(name string) bool {

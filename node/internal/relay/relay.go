@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"time"
@@ -409,7 +410,13 @@ func (r *Relay) sort(ctx context.Context, p *pass) (shipments []*protocol.Shipme
 }
 
 // encode puts a follow-up by the rule then into the form of its queue. drop is true if the chain of follow-ups is too long.
+// Codecs and middlewares are code of users, and may panic.
 func (r *Relay) encode(ctx context.Context, p *pass, o *protocol.Outgoing) (drop bool, err error) {
+	defer func() {
+		if value := recover(); value != nil {
+			drop, err = false, fmt.Errorf("a codec or a middleware panics: %v\n%s", value, debug.Stack())
+		}
+	}()
 	decode, err := r.cfg.Decoder(ctx, p.shard.Queue)
 	if err != nil {
 		return false, err
