@@ -36,7 +36,7 @@ func recordRules(t *testing.T, series string, at time.Duration) map[string]float
 		}
 		appender := db.Appender(t.Context())
 		for _, sample := range vector {
-			name := labels.NewBuilder(sample.Metric).Set(labels.MetricName, rule.Record).Labels()
+			name := labels.NewBuilder(sample.Metric).Set("__name__", rule.Record).Labels()
 			if _, err := appender.Append(storage.SeriesRef(0), name, now.UnixMilli(), sample.F); err != nil {
 				t.Fatal(err)
 			}
