@@ -224,7 +224,7 @@ func TestAnswersKeepAState(t *testing.T) {
 // replaced then, as after any other text that is no answer.
 func TestAnswersRefusedReplaceTheChild(t *testing.T) {
 	t.Parallel()
-	e := running(t, ExecConfig{Argv: loop(`n=$((n+1)); echo "{\"ok\":true,\"answers\":{\"a\":{\"result\":$n,\"then\":[]}}}"`)})
+	e := running(t, ExecConfig{Argv: loop(`n=$((n+1)); echo "{\"ok\":true,\"answers\":{\"a\":{\"result\":$n,\"then\":7}}}"`)})
 	for range 2 {
 		b := batch()
 		err := e.Handle(t.Context(), b)
