@@ -391,7 +391,7 @@ func TestEveryKeyByVariable(t *testing.T) {
 
 // examples are values of rules.
 var examples = map[string]string{
-	"batch_size": "2", "concurrency": "2", "limit": "{concurrency: 2, rate: 5/m}", "groups": "{by: \"/\", concurrency: 2}", "shard_concurrency": "2", "prefetch": "2",
+	"then": "{done: mail}", "batch_size": "2", "concurrency": "2", "limit": "{concurrency: 2, rate: 5/m}", "groups": "{by: \"/\", concurrency: 2}", "shard_concurrency": "2", "prefetch": "2",
 	"scheduler": "seq", "priority": "1", "handler_timeout": "0s", "max_retry_count": "0", "retry_in": "[1s]", "exhausted": "block", "state": "0", "journal": "all",
 	"morgue": "{keep: 10, for: 1h}", "expire": "{after: 1h, to: drop}", "stuck_after": "1m", "max_crashes": "0", "max_payload_size": "1KiB", "max_id_payloads": "1",
 	"max_id_size": "1GiB", "coalesce": "once", "debounce": "{quiet: 2s, most: 30s}",
