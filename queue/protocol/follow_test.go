@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -340,7 +341,7 @@ func must[V any](v V, err error) V {
 // testFollowPatience: a push waits for the flip no longer than the timeout of a command and its context. Nothing is
 // stored then.
 func testFollowPatience(t *testing.T, b *backend) {
-	m := newMove(t, b, 2, 3, func(cfg *Config) { cfg.Timeout = 300 * time.Millisecond })
+	m := newMove(t, b, 2, 3, func(cfg *Config) { cfg.Timeout = 3 * time.Second })
 	m.begin()
 	m.freeze(m.from.All()...)
 	for name, send := range map[string]func(ctx context.Context) ([]Result, error){
@@ -446,16 +447,21 @@ func testFollowDeliver(t *testing.T, b *backend) {
 }
 
 // commands returns the commands that the producer sends.
-func (m *move) commands(during func()) (names []string) {
-	var recording atomic.Bool
-	recording.Store(true)
+func (m *move) commands(during func()) []string {
+	var mu sync.Mutex
+	var names []string
+	recording := true
 	m.c.DB().ForTests().AddHook(beforeEach(func(cmd redis.Cmder) {
-		if recording.Load() {
+		mu.Lock()
+		defer mu.Unlock()
+		if recording {
 			names = append(names, cmd.Name())
 		}
 	}))
 	during()
-	recording.Store(false)
+	mu.Lock()
+	defer mu.Unlock()
+	recording = false
 	return names
 }
 
