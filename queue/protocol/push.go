@@ -153,6 +153,7 @@ const headArgs = 4
 // store the payloads of the first chunk behind later payloads of the same ids.
 func (q *Queue) writeJobs(ctx context.Context, jobs []lowkiq.Push, results []Result) {
 	var left []int32 // indexes of jobs for the next layout
+	wait := q.newFlipWait()
 	chunks := q.pushSmallChunks(ctx, q.cutChunks(jobs, results), jobs, results)
 	wave, rest := q.nextWave(chunks, jobs)
 	for len(wave) > 0 {
@@ -166,7 +167,7 @@ func (q *Queue) writeJobs(ctx context.Context, jobs []lowkiq.Push, results []Res
 		next, after := q.nextWave(behind, jobs) // while Redis works
 		answered()
 		for _, ch := range wave {
-			q.finishChunk(ctx, ch, jobs, results)
+			q.finishChunk(ctx, ch, wait, jobs, results)
 			switch {
 			case ch.Err == errLeft: //nolint:errorlint // it is not wrapped
 				left = ch.leaveAll(left, jobs, results)
@@ -256,32 +257,47 @@ func (q *Queue) sendWave(ctx context.Context, wave []*chunk, async bool) (answer
 // settleChunk handles a chunk that its shard refused because of a mark. If the deletion or the reshard of the mark was
 // given up, it runs the script again. The error is errLeft if the jobs of the chunk belong to the next layout. Another
 // error of a mark says that the queue is deleted, or that a reshard has not flipped in time.
-func (q *Queue) settleChunk(ctx context.Context, ch *chunk) {
+func (q *Queue) settleChunk(ctx context.Context, ch *chunk, wait *flipWait) {
 	if ch.Err == nil {
 		return
 	}
-	s := q.shards[ch.shard]
-	end := time.Now().Add(s.registry.cfg.Timeout)
 	for ch.Err = readRefusal(ch.Err); markWord(ch.Err) != ""; {
 		if q.next.Load() != nil {
 			ch.Err = errLeft
 			return
 		}
-		if ch.Err = s.settleMark(ctx, ch.Err, time.Until(end)); ch.Err != nil {
+		if ch.Err = q.shards[ch.shard].settleMark(ctx, ch.Err, wait.left()); ch.Err != nil {
 			return
 		}
-		if ch.Reply, ch.Err = runScript(ctx, q.registry.db, ch.Script, ch.Keys, ch.Args...); time.Now().After(end) {
+		ch.Reply, ch.Err = runScript(ctx, q.registry.db, ch.Script, ch.Keys, ch.Args...)
+		if ch.Err = readRefusal(ch.Err); wait.left() <= 0 {
 			return
 		}
 	}
 }
 
+// flipWait bounds how long all chunks of a push together wait for the flip of a reshard. The time begins with the first
+// refusal. A quarter of the timeout is left for the shards that refuse later, whose entry is read once.
+type flipWait struct {
+	patience time.Duration
+	end      time.Time
+}
+
+func (q *Queue) newFlipWait() *flipWait { return &flipWait{patience: q.registry.cfg.Timeout * 3 / 4} }
+
+func (w *flipWait) left() time.Duration {
+	if w.end.IsZero() {
+		w.end = time.Now().Add(w.patience)
+	}
+	return time.Until(w.end)
+}
+
 // finishChunk reads the answer to a chunk into the results. A script bounds its work and may leave out the
 // last jobs. finishChunk sends these itself, in scripts of as many jobs as the script before has answered,
 // one after the other, so that they keep their order (I3).
-func (q *Queue) finishChunk(ctx context.Context, ch *chunk, jobs []lowkiq.Push, results []Result) {
+func (q *Queue) finishChunk(ctx context.Context, ch *chunk, wait *flipWait, jobs []lowkiq.Push, results []Result) {
 	for rest := ch.jobs; ; {
-		q.settleChunk(ctx, ch)
+		q.settleChunk(ctx, ch, wait)
 		if ch.Err == errLeft { //nolint:errorlint // it is not wrapped
 			ch.jobs = rest
 			return

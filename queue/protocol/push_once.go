@@ -100,7 +100,7 @@ func (q *Queue) deliverOnce(ctx context.Context, d Delivery, jobs []lowkiq.Push,
 		q.fillMixedArgs(ch, jobs)
 		ch.Args = append(ch.Args, d.Source, d.Number)
 		ch.Reply, _, ch.Err = db.RunReplicated(ctx, ch.Script, ch.Keys, ch.Args...)
-		if q.settleChunk(ctx, ch); ch.Err == errLeft { //nolint:errorlint // it is not wrapped
+		if q.settleChunk(ctx, ch, q.newFlipWait()); ch.Err == errLeft { //nolint:errorlint // it is not wrapped
 			next, err := q.successor(ctx)
 			if results[0].Err = err; err == nil {
 				next.deliverOnce(ctx, d, jobs, results)
