@@ -331,7 +331,9 @@ local function take(few)
   for i = 1, #ids do
     local record = records[i]
     if left and left[i] then
-      redis.call('HDEL', KEY.stale, ids[i]) -- the job is scheduled; the entry belongs to an earlier job of the id
+      -- The entry belongs to an earlier job of the id. The job itself is scheduled or in quarantine and keeps its marks.
+      redis.call('HDEL', KEY.stale, ids[i])
+      ids[i] = ''
     elseif record == 'x' then
       redis.call('HDEL', KEY.jobs, ids[i])
       redis.call('HINCRBY', KEY.count, 'tombs', -1)

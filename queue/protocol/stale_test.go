@@ -19,6 +19,7 @@ var staleTests = []testCase{
 	{"Stale_EndsAsATombstone", testStaleEndsAsATombstone},
 	{"Stale_IsShownOnce", testStaleIsShownOnce},
 	{"Stale_Many", testStaleMany},
+	{"Stale_InQuarantine", testStaleInQuarantine},
 }
 
 // newStale returns a rig with a, b and c in the ready list. Of these b is scheduled.
@@ -164,4 +165,21 @@ func testStaleMany(t *testing.T, b *backend) {
 			}
 		}
 	}
+}
+
+// testStaleInQuarantine: an urgent id that has failed is in quarantine when a pop passes over its stale entry.
+func testStaleInQuarantine(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	r.push(job("a", "1"), job("b", "old"), job("c", "1"))
+	r.delete("b")
+	r.push(job("b", "1", urgent))
+	_, flight := r.popOne("b")
+	r.nack(flight, "b", Retry, 0, 0)
+	r.popOne("b")
+	r.own(Seize)
+	r.wantFailed("in quarantine", 3, 1)
+	p, err := r.claim.Pop(r.ctx, PopRequest{IDs: 10, Bytes: 1 << 20, MaxCrashes: 3, NoSuspect: true})
+	r.noErr(err)
+	eq(t, "popped", show(p.Jobs...), "a[1] c[1]")
+	r.wantFailed("after the pop", 1, 1)
 }
