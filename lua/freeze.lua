@@ -11,6 +11,7 @@
 --         'unowned' (no instance owns it), or 'empty' (no instance owns it, and nothing is in it)
 --         drop: how long (ms) the journal and the numbers of sources stay; '0' deletes them now
 --       4 freeze: the time (us) since which the longest waiting job waits, or ''
+--         drop: when the shard was frozen (us), '' if that does not matter
 -- Returns {'OK', mark, fence, ids that are not done, ids in the morgue, payloads in the morgue, records set aside, states
 --         of ids, processed, failed, follow-ups that wait to be delivered}. mark is field last of count, see below.
 --         {'BUSY', why, ids}  freeze: flights are not over, or have left payloads behind, or follow-ups wait to be
@@ -18,7 +19,7 @@
 --         {'HELD', holder}    freeze: an instance owns the shard
 --         {'FILLED', ...}     freeze: the shard is not empty; figures as for OK
 --         {'OTHER', mark}     freeze: the shard has another mark, which must be taken away by a thaw
---         {'STALE', mark}     drop: the shard does not have this mark
+--         {'STALE', mark}     drop: the shard does not have this mark, or was frozen at another time
 -- Errors: DAMAGED the shard has no mark, but keys that only a frozen shard has
 -- Nothing is done except for OK. Each step may be repeated, and does nothing under another mark.
 --
@@ -30,7 +31,7 @@ local moved = 21 -- the first keys, and as many old: keys behind them
 local step, mark = ARGV[1], ARGV[2]
 redis.call('HDEL', KEY.claim, '') -- the first write needs no memory: see lease.lua
 local last = redis.call('HGET', KEY.count, 'last') or ''
-local word, token = string.match(last, '^(%S+) (%S+) ')
+local word, token, at = string.match(last, '^(%S+) (%S+) %S+ (%S+) ')
 local there = word and word .. ' ' .. token
 local is_frozen = there == mark
 
@@ -80,7 +81,7 @@ if step == 'thaw' then
   is_frozen = false
   return answer('OK')
 elseif step == 'drop' then
-  if not is_frozen then return {'STALE', last} end
+  if not is_frozen or (ARGV[4] or '') ~= '' and ARGV[4] ~= at then return {'STALE', last} end
   redis.call('UNLINK', KEY.flight, KEY.parked, KEY.progress, KEY.coming, KEY.out, unpack(KEYS, moved + 1, 2 * moved))
   for _, key in ipairs({KEY.from, KEY.journal, KEY.journalx}) do
     if ARGV[3] == '0' then redis.call('UNLINK', key) else redis.call('PEXPIRE', key, ARGV[3]) end

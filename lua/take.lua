@@ -36,8 +36,8 @@
 -- coming is there while the shard is closed. It has the fields need (parents that are not over), due (the oldest due time
 -- of the parents) and "over <source>". Field came of count is there once the shard was opened. Field <source> of from has
 -- "frozen taken done base": when the parent was frozen, the number of entries that are taken, and of the next entry the
--- payloads that are taken and the first place of its payloads (lib/takein.lua). Numbers without a gap make sure that
--- nothing is lost, whatever a failover forgets.
+-- payloads that are taken and the first place of its payloads (lib/takein.lua). " over" follows once all entries of that
+-- freeze are taken. Numbers without a gap make sure that nothing is lost, whatever a failover forgets.
 --
 -- An id may have been pushed to the shard before. Its jobs become one job, with the retry count, the error, the due time and
 -- the place that it had in the parent. The payloads of the parent come first among equal scores.
@@ -67,20 +67,20 @@ if step == 'floor' then
 end
 
 local state = redis.call('HGET', KEY.from, source) or '0 0 0 0'
-local frozen, taken, done, base = string.match(state, '^(%d+) (%d+) (%d+) (%d+)')
+local frozen, taken, done, base, ended = string.match(state, '^(%d+) (%d+) (%d+) (%d+)(.*)')
 if not frozen then return redis.error_reply('DAMAGED the number of entries that are taken from ' .. source .. ' cannot be read: ' .. state) end
 if tonumber(ARGV[3]) < tonumber(frozen) then return {'OLD'} end
 if ARGV[3] ~= frozen then
-  taken, done, base = 0, 0, 0
+  taken, done, base, ended = 0, 0, 0, ''
   state = ARGV[3] .. ' 0 0 0'
 end
 taken, done, base = tonumber(taken), tonumber(done), tonumber(base)
 
 if step == 'over' then
-  if not is_closed then return {'OK', 0} end
   if taken ~= tonumber(ARGV[4]) or done > 0 then return {'GAP', taken} end
   redis.call('HDEL', KEY.claim, '') -- the first write needs no memory: see lease.lua
-  redis.call('HSET', KEY.from, source, state)
+  redis.call('HSET', KEY.from, source, ARGV[3] .. string.format(' %.0f 0 %.0f over', taken, base))
+  if not is_closed then return {'OK', 0} end
   if redis.call('HSETNX', KEY.coming, 'over ' .. source, 1) == 1 then
     redis.call('HINCRBY', KEY.count, 'processed', ARGV[5])
     redis.call('HINCRBY', KEY.count, 'failed', ARGV[6])
@@ -375,7 +375,7 @@ for i = 1, n do
   if enough() then break end
 end
 flush()
-redis.call('HSET', KEY.from, source, ARGV[3] .. string.format(' %.0f %.0f %.0f', taken, done, base))
+redis.call('HSET', KEY.from, source, ARGV[3] .. string.format(' %.0f %.0f %.0f', taken, done, base) .. ended)
 if not is_closed and items > 0 then redis.call('PUBLISH', ARGV[5], '0') end
 if code == 'GAP' and items > 0 then code = nil end -- the next call says so
 return {code or 'OK', code == 'GAP' and taken or items, code and ARGV[at[items + 1]] or ''}

@@ -147,9 +147,7 @@ func (c *copier) readTaken(ctx context.Context) error {
 		return err
 	}
 	for i, l := range c.lines {
-		if words := strings.Fields(redisdb.Text(replies[i])); len(words) == 4 && redisdb.Int(words[0]) == c.frozen.At {
-			l.taken = redisdb.Int(words[1])
-		}
+		l.taken, _ = parseTaken(redisdb.Text(replies[i]), c.frozen.At)
 	}
 	return nil
 }

@@ -28,11 +28,14 @@ type facts struct {
 	now time.Time // by Redis's clock
 
 	// Of the shards that are left, or were left by the flip.
-	old    int   // their number
-	frozen int   // shards with the mark of this attempt
-	others []int // the numbers of other attempts whose marks are on shards
-	busy   int   // shards with ids in flight
-	dead   int   // busy shards whose owner is dead
+	old    int     // their number
+	frozen int     // shards with the mark of this attempt
+	at     []int64 // when each was frozen, in us of Redis's clock; 0 if it is not frozen
+	others []int   // the numbers of other attempts whose marks are on shards
+	busy   int     // shards with ids in flight
+	dead   int     // busy shards whose owner is dead
+	calls  []Call  // jobs in flight, the oldest first, at most maxCalls
+	over   int     // frozen shards whose jobs all are in the new shards
 
 	// Of the shards of the new layout.
 	fresh  int // their number
@@ -47,8 +50,8 @@ type facts struct {
 // nextStep decides what a driver does next. It needs the entry and the facts alone, so that any process may go on at any time.
 //
 //	the entry says   and                                                          step
-//	copying          a new shard is not open                                      copy
-//	                 all new shards are open                                      end
+//	copying          a new shard is not open, or an old shard is not over         copy
+//	                 otherwise                                                    end
 //	reshard          a shard has the mark of another attempt                      thaw
 //	                 all old shards are frozen, and all new ones closed or open   flip
 //	                 a shard has refused to freeze for a second                   restart
@@ -61,13 +64,14 @@ type facts struct {
 //	neither          a shard has the mark of an attempt                           thaw
 //	                 otherwise                                                    none
 //
-// Two rows need a reason. Pushes wait from the first freeze on, so a reshard that has frozen all shards goes on to its flip
+// Three rows need a reason. A failover may forget a freeze after all new shards are open. The old shard then takes pushes of
+// programs that know the old layout alone, so it is frozen and copied again before it is dropped. Pushes wait from the first freeze on, so a reshard that has frozen all shards goes on to its flip
 // although its patience is over. An attempt that a shard refuses is ended, and never thawed and frozen again under the same
 // number. Otherwise a late thaw of the first try would open a shard after the flip.
 func nextStep(entry protocol.RegistryEntry, f facts) step {
 	switch r := entry.Reshard; {
 	case entry.Copying():
-		if f.open < f.fresh {
+		if f.open < f.fresh || f.over < f.old {
 			return stepCopy
 		}
 		return stepEnd

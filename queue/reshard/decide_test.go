@@ -33,8 +33,10 @@ func TestNextStep(t *testing.T) {
 		{"copying, all new shards are closed", flipped, with(func(f *facts) { f.frozen = 2 }), stepCopy},
 		{"copying, one new shard is closed", flipped, with(func(f *facts) { f.frozen, f.open, f.closed = 2, 3, 1 }), stepCopy},
 		{"copying, and a shard is no longer frozen", flipped, with(func(f *facts) { f.frozen = 1 }), stepCopy},
-		{"copying, all new shards are open", flipped, with(func(f *facts) { f.frozen, f.open, f.closed = 2, 4, 0 }), stepEnd},
-		{"copying, long after the patience", flipped, with(func(f *facts) { f.open, f.closed = 4, 0; late(f) }), stepEnd},
+		{"copying, all new shards are open", flipped, with(func(f *facts) { f.frozen, f.over, f.open, f.closed = 2, 2, 4, 0 }), stepEnd},
+		{"copying, all new shards are open, and a freeze was forgotten", flipped, with(func(f *facts) { f.frozen, f.over, f.open, f.closed = 1, 1, 4, 0 }), stepCopy},
+		{"copying, all new shards are open, and a shard was frozen again", flipped, with(func(f *facts) { f.frozen, f.over, f.open, f.closed = 2, 1, 4, 0 }), stepCopy},
+		{"copying, long after the patience", flipped, with(func(f *facts) { f.over, f.open, f.closed = 2, 4, 0; late(f) }), stepEnd},
 
 		{"a mark of an earlier attempt", under, with(func(f *facts) { f.others = []int{5} }), stepThaw},
 		{"a mark of an earlier attempt after the patience", under, with(func(f *facts) { f.others = []int{5}; late(f) }), stepThaw},

@@ -188,7 +188,7 @@ func (d *Driver) takeStep(ctx context.Context, name string, refused bool) (done 
 		return true, stepNone, nil
 	}
 	l, _ := layoutsOf(d.Client.Registry(), name, entry)
-	f, calls, err := d.readFacts(ctx, name, entry, l)
+	f, err := d.readFacts(ctx, name, entry, l)
 	if err != nil {
 		return false, "read the shards", err
 	}
@@ -202,7 +202,7 @@ func (d *Driver) takeStep(ctx context.Context, name string, refused bool) (done 
 		err = prepare(ctx, l.to, l.from)
 	case stepWait:
 		if entry.Reshard.CancelCalls {
-			d.cancelCalls(ctx, l.from, calls)
+			d.cancelCalls(ctx, l.from, f.calls)
 		}
 	case stepReturn:
 		err = d.returnFlights(ctx, l.from)
@@ -211,11 +211,11 @@ func (d *Driver) takeStep(ctx context.Context, name string, refused bool) (done 
 	case stepRestart:
 		err = d.restart(ctx, name, l.number)
 	case stepGiveUp:
-		err = d.giveUp(ctx, name, *entry.Reshard, f, calls)
+		err = d.giveUp(ctx, name, *entry.Reshard, f)
 	case stepCopy:
 		err = d.copyAll(ctx, l)
 	case stepEnd:
-		err = d.end(ctx, name, entry, l)
+		err = d.end(ctx, name, entry, l, f.at)
 	}
 	return false, next, err
 }
@@ -233,20 +233,20 @@ func (d *Driver) thawOthers(ctx context.Context, name, text string, q *protocol.
 	return err
 }
 
-// readFacts reads the facts about a reshard, and the jobs in flight.
-func (d *Driver) readFacts(ctx context.Context, name string, entry protocol.RegistryEntry, l layouts) (f facts, calls []Call, err error) {
+// readFacts reads the facts about a reshard.
+func (d *Driver) readFacts(ctx context.Context, name string, entry protocol.RegistryEntry, l layouts) (f facts, err error) {
 	if f.now, err = d.Client.Time(ctx); err != nil {
-		return f, nil, err
+		return f, err
 	}
 	old, err := readOld(ctx, d.Client.DB(), l.from, f.now)
 	if err != nil {
-		return f, nil, err
+		return f, err
 	}
 	isDead := func(string) bool { return false }
 	if entry.Reshard != nil {
 		instances, err := readInstances(ctx, d.Client, name)
 		if err != nil {
-			return f, nil, err
+			return f, err
 		}
 		for _, other := range instances {
 			f.handled = f.handled || other.handles
@@ -254,16 +254,21 @@ func (d *Driver) readFacts(ctx context.Context, name string, entry protocol.Regi
 		}
 		isDead = func(owner string) bool { return d.isDead(owner, instances) }
 	}
-	calls = f.judge(old, l.number, isDead)
-	if l.to != nil {
-		f.fresh = l.to.Shards
-		states, err := readStates(ctx, l.to)
-		if err != nil {
-			return f, nil, err
-		}
-		f.closed, f.open = countStates(states)
+	f.countOld(old, l.number, isDead)
+	if l.to == nil {
+		return f, nil
 	}
-	return f, calls, nil
+	f.fresh = l.to.Shards
+	if f.closed, f.open, err = countOpen(ctx, l.to); err != nil || !entry.Copying() {
+		return f, err
+	}
+	all, err := readPassed(ctx, l.from, l.to, f.at)
+	for _, p := range all {
+		if p.over {
+			f.over++
+		}
+	}
+	return f, err
 }
 
 // defaultTTL is the ttl of an instance that the index of instances does not have any more.
@@ -398,13 +403,13 @@ func (d *Driver) restart(ctx context.Context, name string, number int) error {
 }
 
 // giveUp cancels a reshard whose patience is over.
-func (d *Driver) giveUp(ctx context.Context, name string, r protocol.Reshard, f facts, calls []Call) error {
+func (d *Driver) giveUp(ctx context.Context, name string, r protocol.Reshard, f facts) error {
 	why := "a shard was busy"
 	switch {
 	case f.mayBegin:
 		why = "a node has not noticed it"
 	case f.busy > 0:
-		why = describeCalls(calls)
+		why = describeCalls(f.calls)
 	}
 	err := cancel(ctx, d.Client, name, r.Layout, d.By, fmt.Sprintf("the patience of %s is over: %s", time.Duration(r.Patience)*time.Millisecond, why))
 	if errors.Is(err, ErrNone) || errors.Is(err, ErrFlipped) {
@@ -432,7 +437,11 @@ func (d *Driver) copyAll(ctx context.Context, l layouts) error {
 	if err != nil {
 		return err
 	}
-	over, err := readOver(ctx, l.from, l.to)
+	at := make([]int64, len(frozen))
+	for i, f := range frozen {
+		at[i] = f.At
+	}
+	have, err := readPassed(ctx, l.from, l.to, at)
 	if err != nil {
 		return err
 	}
@@ -445,7 +454,7 @@ func (d *Driver) copyAll(ctx context.Context, l layouts) error {
 		slots = make(chan struct{}, copiesAtOnce)
 	)
 	for i, s := range l.from.All() {
-		if over[i] {
+		if have[i].over {
 			continue
 		}
 		slots <- struct{}{}
@@ -467,9 +476,9 @@ func (d *Driver) copyAll(ctx context.Context, l layouts) error {
 }
 
 // end drops what is left of the old shards, and ends the reshard.
-func (d *Driver) end(ctx context.Context, name string, entry protocol.RegistryEntry, l layouts) error {
-	for _, s := range l.from.All() {
-		if err := drop(ctx, s, l.number); err != nil {
+func (d *Driver) end(ctx context.Context, name string, entry protocol.RegistryEntry, l layouts, at []int64) error {
+	for i, s := range l.from.All() {
+		if err := drop(ctx, s, l.number, at[i]); err != nil {
 			return fmt.Errorf("shard %s: %w", s, err)
 		}
 	}

@@ -511,7 +511,7 @@ func TestStalledDriverThawsNothing(t *testing.T) {
 	for _, s := range q.All() {
 		last, err := r.client.DB().Do(t.Context(), "read a mark", "HGET", s.Keys().Count, "last")
 		r.must(err)
-		if layoutOfMark(fmt.Sprint(last)) != 2 {
+		if layout, _ := parseMark(fmt.Sprint(last)); layout != 2 {
 			t.Errorf("shard %s: got the mark %v, want that of layout 2", s, last)
 		}
 	}
@@ -537,4 +537,51 @@ func TestLateCancelOfAnAttempt(t *testing.T) {
 	if e := r.entry("orders"); e.Reshard == nil || e.Reshard.Layout != second {
 		t.Errorf("got the entry %+v, want attempt %d", e, second)
 	}
+}
+
+// TestForgottenFreezeAtTheEnd: a failover forgets a freeze after all new shards are open, and a producer that knows the former
+// layout alone pushes to the shard. The driver freezes the shard again and copies it again, and the push is not lost.
+func TestForgottenFreezeAtTheEnd(t *testing.T) {
+	t.Parallel()
+	r := newWorld(t)
+	ctx, stop := context.WithTimeout(t.Context(), 20*time.Second)
+	defer stop()
+	q := r.queue("orders", 3)
+	pushes, want := pushesOf(30)
+	r.push(q, pushes...)
+	_, err := Begin(ctx, r.client, Request{Queue: "orders", Shards: 2})
+	r.must(err)
+	d := r.driver(r.client)
+	for {
+		_, entry, err := r.client.Registry().Stored(ctx, "orders")
+		r.must(err)
+		l, _ := layoutsOf(r.client.Registry(), "orders", entry)
+		f, err := d.readFacts(ctx, "orders", entry, l)
+		r.must(err)
+		if nextStep(entry, f) == stepEnd {
+			break
+		}
+		_, _, err = d.takeStep(ctx, "orders", false)
+		r.must(err)
+	}
+	_, err = q.Of("id-0").Run(ctx, r.client.DB().Scripts.Freeze, "thaw", protocol.MovedMark(2)) // as the replica was before the freeze
+	r.must(err)
+	late := pushThrough(t, q.Of("id-0"), lowkiq.Push{ID: "id-0", Payload: []byte("3")})
+	want["id-0"] = append(want["id-0"], late)
+	d.Drive(ctx, "orders")
+	r.must(ctx.Err())
+	if e := r.entry("orders"); e.Copying() || e.Shards != 2 {
+		t.Fatalf("got the entry %+v", e)
+	}
+	r.checkHandled(r.handle("orders"), want)
+}
+
+// pushThrough stores a payload in a shard, as a producer does that has not noticed the flip.
+func pushThrough(t *testing.T, s *protocol.Shard, job lowkiq.Push) string {
+	t.Helper()
+	args := []any{"m", 1000, 1 << 20, s.Keys().Wake, job.ID, job.Payload, "", ""}
+	if _, err := s.Run(t.Context(), s.DB().Scripts.Push, args...); err != nil {
+		t.Fatal(err)
+	}
+	return string(job.Payload)
 }

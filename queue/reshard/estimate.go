@@ -137,7 +137,8 @@ func (e *Estimate) count(ctx context.Context, c *protocol.Client, q *protocol.Qu
 		return err
 	}
 	var f facts
-	e.Calls = f.judge(old, 0, func(string) bool { return false })
+	f.countOld(old, 0, func(string) bool { return false })
+	e.Calls = f.calls
 	return nil
 }
 

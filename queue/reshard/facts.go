@@ -69,8 +69,9 @@ const maxCalls = 100
 
 // shardFacts are the facts about a shard of the layout that a reshard leaves.
 type shardFacts struct {
-	mark   int // number of the attempt that has frozen it; 0 if it is not frozen
-	flight int // ids in flight
+	mark   int   // number of the attempt that has frozen it; 0 if it is not frozen
+	at     int64 // when it was frozen, in us of Redis's clock; 0 if it is not frozen
+	flight int   // ids in flight
 	owner  protocol.Owner
 	calls  []Call // of the oldest flight, at most maxFlightIDs
 }
@@ -125,7 +126,8 @@ const shardsPerRead = 200
 // parseOld parses the replies about a shard.
 func parseOld(index int, last, flight, claim, ids any, now time.Time) shardFacts {
 	fields := redisdb.Map(claim)
-	f := shardFacts{mark: layoutOfMark(redisdb.Text(last)), flight: int(redisdb.Int(flight))}
+	f := shardFacts{flight: int(redisdb.Int(flight))}
+	f.mark, f.at = parseMark(redisdb.Text(last))
 	f.owner.Instance = fields["instance"]
 	f.owner.Fence, _ = strconv.ParseInt(fields["fence"], 10, 64)
 	oldest := int64(0)
@@ -145,20 +147,22 @@ func parseOld(index int, last, flight, claim, ids any, now time.Time) shardFacts
 	return f
 }
 
-// layoutOfMark returns the number of the layout in the mark of a frozen shard. It returns 0 for other texts.
-func layoutOfMark(last string) int {
+// parseMark returns the number of the layout in the mark of a frozen shard, and when it was frozen. It returns 0 for other texts.
+func parseMark(last string) (layout int, at int64) {
 	words := strings.Fields(last)
-	if len(words) < 2 || words[0] != "moved" {
-		return 0
+	if len(words) < 4 || words[0] != "moved" {
+		return 0, 0
 	}
-	n, _ := strconv.Atoi(words[1])
-	return n
+	layout, _ = strconv.Atoi(words[1])
+	at, _ = strconv.ParseInt(words[3], 10, 64)
+	return layout, at
 }
 
-// judge counts what the shards of the old layout say. deadFor returns whether an instance has been dead for long enough.
-func (f *facts) judge(all []shardFacts, number int, isDead func(instance string) bool) (calls []Call) {
+// countOld counts the facts about the shards of the old layout. isDead reports whether an instance has been dead for long enough.
+func (f *facts) countOld(all []shardFacts, number int, isDead func(instance string) bool) {
 	f.old = len(all)
 	for _, s := range all {
+		f.at = append(f.at, s.at)
 		switch {
 		case s.mark != 0 && s.mark == number:
 			f.frozen++
@@ -172,10 +176,10 @@ func (f *facts) judge(all []shardFacts, number int, isDead func(instance string)
 		if s.owner.Instance == "" || isDead(s.owner.Instance) {
 			f.dead++
 		}
-		calls = append(calls, s.calls...)
+		f.calls = append(f.calls, s.calls...)
 	}
-	slices.SortStableFunc(calls, func(x, y Call) int { return cmp.Compare(y.For, x.For) })
-	return calls[:min(maxCalls, len(calls))]
+	slices.SortStableFunc(f.calls, func(x, y Call) int { return cmp.Compare(y.For, x.For) })
+	f.calls = f.calls[:min(maxCalls, len(f.calls))]
 }
 
 // describeCalls names the oldest calls for people.

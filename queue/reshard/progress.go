@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/lowkiq/lowkiq"
@@ -110,44 +108,29 @@ func read(ctx context.Context, c *protocol.Client, name string, entry protocol.R
 	if err != nil {
 		return p, err
 	}
-	states, err := readStates(ctx, l.to)
-	if err != nil {
+	if p.closed, p.Open, err = countOpen(ctx, l.to); err != nil {
 		return p, err
 	}
-	p.closed, p.Open = countStates(states)
 	var f facts
-	calls := f.judge(old, l.number, func(string) bool { return false })
+	f.countOld(old, l.number, func(string) bool { return false })
 	p.From, p.To, p.number, p.frozen = l.from.Shards, l.to.Shards, l.number, f.frozen
-	switch r := entry.Reshard; {
-	case r != nil:
-		p.Open, p.Calls, p.Pause = 0, calls, now.Sub(time.UnixMilli(r.At))
+	if r := entry.Reshard; r != nil {
+		p.Open, p.Calls, p.Pause = 0, f.calls, max(0, now.Sub(time.UnixMilli(r.At)))
 		if p.Phase = Draining; f.frozen > 0 {
 			p.Phase = Freezing
 		}
-	default:
-		if p.Phase = Copying; p.Open == p.To {
-			p.Phase = Ending
-		}
-		p.Pause = now.Sub(time.UnixMilli(entry.Was[0].At))
+		return p, nil
 	}
-	p.Pause = max(0, p.Pause)
-	if entry.Copying() {
-		p.Moved, p.Of, err = countJobs(ctx, l, states)
+	p.Phase, p.Pause = Copying, max(0, now.Sub(time.UnixMilli(entry.Was[0].At)))
+	have, err := readPassed(ctx, l.from, l.to, f.at)
+	if err != nil {
+		return p, err
 	}
+	if p.Open == p.To && !slices.ContainsFunc(have, func(h passed) bool { return !h.over }) {
+		p.Phase = Ending
+	}
+	p.Moved, p.Of, err = countJobs(ctx, l.from, have)
 	return p, err
-}
-
-// countStates counts the shards of the new layout that are closed, and those that work.
-func countStates(states []shardState) (closed, open int) {
-	for _, s := range states {
-		if s.closed {
-			closed++
-		}
-		if s.open {
-			open++
-		}
-	}
-	return closed, open
 }
 
 // ranked are the keys whose entries are copied, with the commands that count them.
@@ -157,12 +140,8 @@ var ranked = []struct{ key, command string }{
 
 // countJobs counts the jobs of the frozen shards, and those that have moved. Of a shard that is being copied the share of the
 // entries counts that its children have taken.
-func countJobs(ctx context.Context, l layouts, states []shardState) (moved, of int64, err error) {
-	taken, err := readTaken(ctx, l)
-	if err != nil {
-		return 0, 0, err
-	}
-	for part := range slices.Chunk(l.from.All(), shardsPerRead) {
+func countJobs(ctx context.Context, from *protocol.Queue, have []passed) (moved, of int64, err error) {
+	for part := range slices.Chunk(from.All(), shardsPerRead) {
 		var cmds []redisdb.Cmd
 		for _, s := range part {
 			jobs := s.Keys().Old("jobs")
@@ -171,7 +150,7 @@ func countJobs(ctx context.Context, l layouts, states []shardState) (moved, of i
 				cmds = append(cmds, redisdb.Cmd{r.command, s.Keys().Old(r.key)})
 			}
 		}
-		replies, err := part[0].DB().Pipeline(ctx, "count the jobs of "+l.from.Name, cmds...)
+		replies, err := part[0].DB().Pipeline(ctx, "count the jobs of "+from.Name, cmds...)
 		if err != nil {
 			return 0, 0, err
 		}
@@ -182,42 +161,15 @@ func countJobs(ctx context.Context, l layouts, states []shardState) (moved, of i
 				entries += redisdb.Int(r[3+j])
 			}
 			of += jobs
-			first, last := related(s.Index, l.from.Shards, l.to.Shards)
-			switch source := sourceOf(s.Index); {
-			case !slices.ContainsFunc(states[first:last+1], func(c shardState) bool { return !c.open && !c.over[source] }):
+			switch h := have[s.Index]; {
+			case h.over:
 				moved += jobs
 			case entries > 0:
-				moved += jobs * min(taken[s.Index], entries) / entries
+				moved += jobs * min(h.taken, entries) / entries
 			}
 		}
 	}
 	return moved, of, nil
-}
-
-// readTaken returns for each shard of the former layout how many of its entries the new shards have taken.
-func readTaken(ctx context.Context, l layouts) ([]int64, error) {
-	taken := make([]int64, l.from.Shards)
-	for part := range slices.Chunk(l.to.All(), shardsPerRead) {
-		var cmds []redisdb.Cmd
-		var parents []int
-		for _, s := range part {
-			first, last := related(s.Index, l.to.Shards, l.from.Shards)
-			for p := first; p <= last; p++ {
-				cmds, parents = append(cmds, redisdb.Cmd{"HGET", s.Keys().From, sourceOf(p)}), append(parents, p)
-			}
-		}
-		replies, err := part[0].DB().Pipeline(ctx, "read what the shards of "+l.to.Name+" have taken", cmds...)
-		if err != nil {
-			return nil, err
-		}
-		for i, reply := range replies {
-			if words := strings.Fields(redisdb.Text(reply)); len(words) == 4 { // see take.lua
-				n, _ := strconv.ParseInt(words[1], 10, 64)
-				taken[parents[i]] += n
-			}
-		}
-	}
-	return taken, nil
 }
 
 // String returns the progress for people, as a sentence about the queue.

@@ -105,12 +105,12 @@ func thaw(ctx context.Context, q *protocol.Queue, layout int) error {
 // keptFor is how long the numbers of sources and the journal of a former layout stay, in ms.
 const keptFor = 31 * 24 * 3600 * 1000
 
-// drop deletes the jobs of a frozen shard. All shards that got them must be open.
-func drop(ctx context.Context, from *protocol.Shard, layout int) error {
-	return protocol.RunEach(ctx, from.DB().Scripts.Freeze, []*protocol.Shard{from}, func(*protocol.Shard) []any { return []any{"drop", protocol.MovedMark(layout), keptFor} },
+// drop deletes the jobs of a shard that was frozen at this time. All shards that got them must be open.
+func drop(ctx context.Context, from *protocol.Shard, layout int, at int64) error {
+	return protocol.RunEach(ctx, from.DB().Scripts.Freeze, []*protocol.Shard{from}, func(*protocol.Shard) []any { return []any{"drop", protocol.MovedMark(layout), keptFor, at} },
 		func(_ *protocol.Shard, answer []any) error {
 			if answer[0] != "OK" {
-				return fmt.Errorf("it has the mark %q and not that of layout %d", answer[1], layout)
+				return fmt.Errorf("it has the mark %q, and must have that of layout %d since %d us", answer[1], layout, at)
 			}
 			return nil
 		})
@@ -195,63 +195,71 @@ func setFloorsOf(ctx context.Context, shards []*protocol.Shard, parents func(*pr
 	return awaitReplicas(ctx, shards, shards[0].DB().Scripts.Take, "floor", 0, 0, "")
 }
 
-// isOpen counts the shards of the new layout that are open.
-func isOpen(ctx context.Context, to *protocol.Queue) (open int, err error) {
-	states, err := readStates(ctx, to)
-	for _, s := range states {
-		if s.open {
-			open++
-		}
-	}
-	return open, err
-}
-
-// shardState is what a shard of the new layout knows about its parents.
-type shardState struct {
-	open   bool
-	closed bool
-	over   map[string]bool // sources of the parents that are over; nil if the shard is open
-}
-
-// readStates reads the states of shards, by index.
-func readStates(ctx context.Context, to *protocol.Queue) ([]shardState, error) {
-	var all []shardState
-	for part := range slices.Chunk(to.All(), 200) {
+// countOpen counts the shards of the new layout that are closed, and those that work.
+func countOpen(ctx context.Context, to *protocol.Queue) (closed, open int, err error) {
+	for part := range slices.Chunk(to.All(), shardsPerRead) {
 		var cmds []redisdb.Cmd
 		for _, s := range part {
-			cmds = append(cmds, redisdb.Cmd{"HGET", s.Keys().Count, "came"}, redisdb.Cmd{"HGETALL", s.Keys().Coming})
+			cmds = append(cmds, redisdb.Cmd{"HGET", s.Keys().Count, "came"}, redisdb.Cmd{"EXISTS", s.Keys().Coming})
 		}
 		replies, err := part[0].DB().Pipeline(ctx, "read the new shards of "+to.Name, cmds...)
 		if err != nil {
-			return nil, err
+			return 0, 0, err
 		}
 		for i := range part {
-			coming := redisdb.Map(replies[2*i+1])
-			s := shardState{closed: len(coming) > 0, over: map[string]bool{}}
-			s.open = !s.closed && replies[2*i] != nil
-			for field := range coming {
-				if source, ok := strings.CutPrefix(field, "over "); ok {
-					s.over[source] = true
-				}
+			switch {
+			case redisdb.Int(replies[2*i+1]) > 0:
+				closed++
+			case replies[2*i] != nil:
+				open++
 			}
-			all = append(all, s)
+		}
+	}
+	return closed, open, nil
+}
+
+// passed says what the new shards have of a frozen shard.
+type passed struct {
+	taken int64 // entries
+	over  bool  // all of its children have all of its entries
+}
+
+// readPassed returns what the new shards have of each shard of the former layout. at says when each was frozen. What they have
+// from an earlier freeze of a shard counts for nothing.
+func readPassed(ctx context.Context, from, to *protocol.Queue, at []int64) ([]passed, error) {
+	all := make([]passed, from.Shards)
+	for p := range all {
+		all[p].over = at[p] != 0
+	}
+	for part := range slices.Chunk(to.All(), shardsPerRead) {
+		var cmds []redisdb.Cmd
+		var parents []int
+		for _, s := range part {
+			first, last := related(s.Index, to.Shards, from.Shards)
+			for p := first; p <= last; p++ {
+				cmds, parents = append(cmds, redisdb.Cmd{"HGET", s.Keys().From, sourceOf(p)}), append(parents, p)
+			}
+		}
+		replies, err := part[0].DB().Pipeline(ctx, "read what the shards of "+to.Name+" have taken", cmds...)
+		if err != nil {
+			return nil, err
+		}
+		for i, p := range parents {
+			taken, over := parseTaken(redisdb.Text(replies[i]), at[p])
+			all[p].taken, all[p].over = all[p].taken+taken, all[p].over && over
 		}
 	}
 	return all, nil
 }
 
-// readOver reports for each shard of the former layout whether all its children have all its jobs.
-func readOver(ctx context.Context, from, to *protocol.Queue) ([]bool, error) {
-	states, err := readStates(ctx, to)
-	if err != nil {
-		return nil, err
+// parseTaken parses the field of a source that lua/take.lua writes: the entries that the shard has taken since its parent was
+// frozen at this time, and whether these are all.
+func parseTaken(field string, at int64) (taken int64, over bool) {
+	words := strings.Fields(field)
+	if len(words) < 4 || redisdb.Int(words[0]) != at {
+		return 0, false
 	}
-	over := make([]bool, from.Shards)
-	for p := range over {
-		first, last := related(p, from.Shards, to.Shards)
-		over[p] = !slices.ContainsFunc(states[first:last+1], func(s shardState) bool { return !s.open && !s.over[sourceOf(p)] })
-	}
-	return over, nil
+	return redisdb.Int(words[1]), len(words) > 4
 }
 
 // sourceOf returns the name of a parent as a source of entries.

@@ -104,21 +104,32 @@ func (r *rig) finish(to *protocol.Queue, frozen []Frozen) {
 			err = copyShard(r.ctx, r.q, i, frozen[i], to, r.report)
 		}
 		r.noErr(err)
-		over, err := readOver(r.ctx, r.q, to)
+		have, err := readPassed(r.ctx, r.q, to, r.frozenAt())
 		r.noErr(err)
-		if !over[s.Index] {
+		if !have[s.Index].over {
 			r.Errorf("shard %s is copied and not over", s)
 		}
 	}
-	open, err := isOpen(r.ctx, to)
+	_, open, err := countOpen(r.ctx, to)
 	r.noErr(err)
 	if open != to.Shards {
 		r.Fatalf("%d of %d shards are open", open, to.Shards)
 	}
-	for _, s := range r.q.All() {
-		r.noErr(drop(r.ctx, s, to.Layout()))
+	at := r.frozenAt()
+	for i, s := range r.q.All() {
+		r.noErr(drop(r.ctx, s, to.Layout(), at[i]))
 	}
 	r.q = to
+}
+
+// frozenAt returns when the shards were frozen.
+func (r *rig) frozenAt() []int64 {
+	r.Helper()
+	old, err := readOld(r.ctx, r.c.DB(), r.q, time.Now())
+	r.noErr(err)
+	var f facts
+	f.countOld(old, 0, func(string) bool { return false })
+	return f.at
 }
 
 func (r *rig) reshard(shards int) {
@@ -948,7 +959,7 @@ func BenchmarkCopy(b *testing.B) {
 	b.StopTimer()
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "ids/s")
 	b.ReportMetric((cpu()-began)*1e6/float64(b.N), "us_redis/id")
-	if open, err := isOpen(b.Context(), to); err != nil || open != 64 {
+	if _, open, err := countOpen(b.Context(), to); err != nil || open != 64 {
 		b.Fatalf("%d shards are open: %v", open, err)
 	}
 }

@@ -282,7 +282,7 @@ var mutations = []mutation{
 	{
 		name: "reshard: shard without its mark is dropped", promise: "I2",
 		file: "lua/freeze.lua", test: reshard,
-		old: "  if not is_frozen then return {'STALE', last} end\n",
+		old: "  if not is_frozen or (ARGV[4] or '') ~= '' and ARGV[4] ~= at then return {'STALE', last} end\n",
 		new: "",
 	},
 	{
@@ -336,8 +336,14 @@ var mutations = []mutation{
 	{
 		name: "reshard: driver drops before all new shards are open", promise: "I2",
 		file: "queue/reshard/decide.go", test: reshard,
-		old: "		if f.open < f.fresh {\n",
+		old: "		if f.open < f.fresh || f.over < f.old {\n",
 		new: "		if f.open == 0 {\n",
+	},
+	{
+		name: "reshard: shard that was frozen again is not copied again", promise: "I2",
+		file: "queue/reshard/steps.go", test: reshard,
+		old: "	if len(words) < 4 || redisdb.Int(words[0]) != at {\n",
+		new: "	if len(words) < 4 {\n",
 	},
 	{
 		name: "reshard: stalled driver takes a mark away", promise: "I2",
