@@ -1,11 +1,14 @@
 package node
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
 
+	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/network/hosts"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
@@ -61,5 +64,19 @@ func TestMaxCrashes(t *testing.T) {
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%d: got %v, want %q", most, err, want)
 		}
+	}
+}
+
+// TestReservedQueue checks that a user cannot handle a built-in queue.
+func TestReservedQueue(t *testing.T) {
+	t.Parallel()
+	n, err := New(Config{Redis: "redis://127.0.0.1:1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close() //nolint:errcheck // a test
+	none := lowkiq.HandlerFunc(func(context.Context, *lowkiq.Batch) error { return nil })
+	if err := n.Handle(QueueConfig{Name: protocol.Workflows}, none); !errors.Is(err, protocol.ErrReserved) {
+		t.Errorf("got %v, want %v", err, protocol.ErrReserved)
 	}
 }

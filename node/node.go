@@ -146,6 +146,14 @@ func (n *Node) Gossip() string { return n.cluster.Load().GossipAddress() }
 // lowkiq.ErrUnknownQueue if nobody has registered it. If the handler has a method Run(context.Context) error, the node calls it once, for as
 // long as the node runs. If it has a method Ready() error, the node asks it whether the handler can work. See lowkiq.Handler.
 func (n *Node) Handle(rules QueueConfig, handler lowkiq.Handler) error {
+	if err := protocol.CheckNotReserved(rules.Name); err != nil {
+		return fmt.Errorf("node: %w", err)
+	}
+	return n.handle(rules, handler)
+}
+
+// handle is Handle for every queue, also for built-in queues.
+func (n *Node) handle(rules QueueConfig, handler lowkiq.Handler) error {
 	if err := rules.Validate(); err != nil {
 		return fmt.Errorf("node: %w", err)
 	}

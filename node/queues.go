@@ -170,7 +170,7 @@ func (q *queues) findQueue(ctx context.Context, on *handled) (found *protocol.Qu
 	case unknown && on.awaited:
 		return nil, nil
 	case unknown || !on.asRegistered:
-		found, err = q.client.Register(ctx, lowkiq.Queue{Name: name, Shards: on.rules.Shards})
+		found, err = q.client.RegisterOwn(ctx, lowkiq.Queue{Name: name, Shards: on.rules.Shards})
 	}
 	if err == nil {
 		err = q.client.Registry().Publish(ctx, name)

@@ -74,7 +74,8 @@ func (c *Client) Check(ctx context.Context, allowEviction bool) error {
 // for it (SetRules). If the registered queue has another shard count, the error is lowkiq.ErrShardCount, because
 // the jobs are in the shards of that count. If it had this count before it was resharded, Register logs a warning once
 // (slog.Default) and returns the queue with its present count. Codec and limits of a registered queue stay as they are. A deleted
-// queue is registered anew. A queue that is being deleted is refused.
+// queue is registered anew. A queue that is being deleted is refused, and so is a name that begins with "lowkiq.", because
+// these names belong to lowkiq.
 func (c *Client) Register(ctx context.Context, q lowkiq.Queue) (*Queue, error) {
 	registered, err := c.protocol.Register(ctx, q)
 	if err == nil && registered.FormerCountWarning(q.Shards) != "" {

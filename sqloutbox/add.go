@@ -34,7 +34,7 @@ const maxInserted = 500
 // deadlock, and PostgreSQL then ends one of them; pushes of one Add never do, because Add sorts them by id. A
 // transaction holds a lock for each id; see max_locks_per_transaction.
 func Add(ctx context.Context, tx Tx, queueName string, pushes ...lowkiq.Push) error {
-	if err := protocol.CheckName("queue", queueName); err != nil {
+	if err := cmp.Or(protocol.CheckName("queue", queueName), protocol.CheckNotReserved(queueName)); err != nil {
 		return fmt.Errorf("sqloutbox: %w", err)
 	}
 	rows := make([]row, len(pushes))

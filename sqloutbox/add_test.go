@@ -67,6 +67,7 @@ func TestAddRefuses(t *testing.T) {
 	}{
 		{"", lowkiq.Push{ID: "a"}, nil, "queue name is empty"},
 		{"a/b", lowkiq.Push{ID: "a"}, nil, `queue name "a/b": use letters`},
+		{"lowkiq.workflows", lowkiq.Push{ID: "a"}, nil, `names that begin with "lowkiq." belong to lowkiq`},
 		{"mail", lowkiq.Push{}, queue.ErrID, "must have 1 to 512 bytes"},
 		{"mail", lowkiq.Push{ID: strings.Repeat("a", 513)}, queue.ErrID, "must have 1 to 512 bytes"},
 		{"mail", lowkiq.Push{ID: "a\xff"}, queue.ErrID, "must be UTF-8"},

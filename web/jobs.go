@@ -169,6 +169,9 @@ var errorLists = Lists{States: []browse.State{browse.StateFailed, browse.StateRe
 // unless it is certain that Redis has stored none of them. A job whose outcome is unknown is answered with
 // retry, so that the client pushes it again.
 func (a *api) pushJobs(q *protocol.Queue, w http.ResponseWriter, r *http.Request) (any, error) {
+	if err := protocol.CheckNotReserved(q.Name); err != nil {
+		return nil, err
+	}
 	body, err := a.readBody(w, r)
 	if err != nil {
 		return nil, err

@@ -101,7 +101,7 @@ func problemOfError(err error) *Problem {
 		return NewProblem(http.StatusBadRequest, "%v", err)
 	case errors.Is(err, lowkiq.ErrUnknownQueue), errors.Is(err, status.ErrUnknownNode), errors.Is(err, recurring.ErrUnknown):
 		return NewProblem(http.StatusNotFound, "%v", err)
-	case errors.Is(err, rules.ErrValue):
+	case errors.Is(err, rules.ErrValue), errors.Is(err, protocol.ErrReserved):
 		return NewProblem(http.StatusBadRequest, "%v", err)
 	case errors.Is(err, rules.ErrChanged):
 		return NewProblem(http.StatusPreconditionFailed, "%v; read them again, and repeat the changes that are still right", err)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/testing/redistest"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 func (w *world) size(t *testing.T) int {
@@ -159,4 +160,13 @@ func TestRedisFull(t *testing.T) {
 		return
 	}
 	t.Fatal("10 pushes of 900 kB fit into 3 MB")
+}
+
+func TestPushToAReservedQueue(t *testing.T) {
+	w := newWorld(t, shared(t))
+	_, err := w.client.RegisterOwn(t.Context(), lowkiq.Queue{Name: protocol.Workflows, Shards: 1})
+	must(t, err)
+	for _, query := range []string{"", "?wait=1s"} {
+		expect(t, w.do("POST", "/api/v1/queues/lowkiq.workflows/jobs"+query, `{"id":"a"}`), 400, `names that begin with \"lowkiq.\" belong to lowkiq; use another queue`)
+	}
 }

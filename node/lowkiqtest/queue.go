@@ -525,7 +525,7 @@ func checkFollowUps(hops int, all []lowkiq.FollowUp) (stored []protocol.FollowUp
 	}
 	for _, one := range all {
 		push := envelope.All([]lowkiq.Push{one.Push})[0]
-		if err := errors.Join(protocol.CheckName("queue", one.Queue), envelope.Check(&push, lowkiq.MaxPayloadBytes, lowkiq.MaxIDPayload)); err != nil {
+		if err := errors.Join(protocol.CheckName("queue", one.Queue), protocol.CheckNotReserved(one.Queue), envelope.Check(&push, lowkiq.MaxPayloadBytes, lowkiq.MaxIDPayload)); err != nil {
 			return nil, err
 		}
 		stored = append(stored, protocol.FollowUp{Queue: one.Queue, ID: push.ID, Payload: push.Payload})

@@ -65,6 +65,8 @@ func (c *Client) EncodeFollowUps(ctx context.Context, source string, hops int, a
 	for _, one := range all {
 		push := one.Push
 		switch {
+		case !into.members && CheckNotReserved(one.Queue) != nil:
+			return nil, fmt.Errorf("%w: job %.300q: %w", ErrFollowUp, push.ID, CheckNotReserved(one.Queue))
 		case push.Urgent:
 			return nil, fmt.Errorf("%w: job %.300q of queue %q: it must not be urgent", ErrFollowUp, push.ID, one.Queue)
 		case push.ReplyTo != "" && !into.members:

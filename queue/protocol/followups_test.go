@@ -26,6 +26,7 @@ var followUpTests = []testCase{
 	{"FollowUp_ArrivesOnce", testFollowUpOnce},
 	{"FollowUp_WaitsForAFullID", testFollowUpFull},
 	{"FollowUp_IsRefused", testFollowUpRefused},
+	{"Reserved_NamesBelongToLowkiq", testReserved},
 	{"FollowUp_OfAQueueWithOtherShards", testFollowUpMoved},
 	{"FollowUp_StopsADeletion", testFollowUpDeletion},
 	{"FollowUp_NumbersRise", testFollowUpNumbers},
@@ -386,9 +387,36 @@ func testFollowUpRefused(t *testing.T, b *backend) {
 		r.ackAll(Acks{Flight: flight, IDs: []string{"b"}, Answers: []Answer{{ID: "b", Callers: 1}}})
 		eq(t, "follow-ups", len(r.outgoing()), 0)
 	}
-	if _, err := r.c.Register(r.ctx, lowkiq.Queue{Name: Workflows, Shards: 1}); err == nil {
-		t.Error("a user's queue may have the name of a built-in queue")
+}
+
+// testReserved: a user cannot register a built-in queue, or push to it by any way.
+func testReserved(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	if _, err := r.c.Register(r.ctx, lowkiq.Queue{Name: Workflows, Shards: 1}); !errors.Is(err, ErrReserved) {
+		t.Errorf("Register: got %v, want %v", err, ErrReserved)
 	}
+	own, err := r.c.RegisterOwn(r.ctx, lowkiq.Queue{Name: Workflows, Shards: 1})
+	r.noErr(err)
+	results, err := own.Push(r.ctx, job("a", "1"), job("b", "2"))
+	if len(results) != 2 || !errors.Is(results[1].Err, ErrReserved) || !errors.Is(err, ErrReserved) {
+		t.Errorf("Push: got %v, %v, want %v", results, err, ErrReserved)
+	}
+	if _, err := r.c.Push(r.ctx, Workflows, job("a", "1")); !errors.Is(err, ErrReserved) {
+		t.Errorf("Push of the client: got %v, want %v", err, ErrReserved)
+	}
+	if _, err := r.c.Call(r.ctx, Workflows, job("a", "1")); !errors.Is(err, ErrReserved) {
+		t.Errorf("Call: got %v, want %v", err, ErrReserved)
+	}
+	if _, err := r.c.EncodeFollowUps(r.ctx, "q", 0, []lowkiq.FollowUp{then(Workflows, "a", "")}); !errors.Is(err, ErrReserved) || !errors.Is(err, ErrFollowUp) {
+		t.Errorf("follow-up: got %v, want %v", err, ErrReserved)
+	}
+	stats, err := own.Stats(r.ctx)
+	r.noErr(err)
+	eq(t, "jobs", stats.Jobs.Total(), 0)
+	_, err = own.PushOwn(r.ctx, job("a", "1"))
+	r.noErr(err)
+	_, err = r.c.EncodeFollowUps(r.ctx, Workflows, 0, []lowkiq.FollowUp{then(Workflows, "a", "")})
+	r.noErr(err)
 }
 
 // testFollowUpDeletion: follow-ups that are not delivered stop a deletion, unless it is forced.

@@ -63,8 +63,16 @@ const (
 	maxSharedJobs = 64      // jobs of a push that may share its scripts with other pushes
 )
 
-// Push stores jobs; queue.Queue.Push says what holds then.
+// Push stores jobs; queue.Queue.Push says what holds then. It refuses jobs for built-in queues.
 func (q *Queue) Push(ctx context.Context, jobs ...lowkiq.Push) ([]Result, error) {
+	if err := CheckNotReserved(q.Name); err != nil {
+		return refuseAll(err)(ctx, jobs)
+	}
+	return q.PushOwn(ctx, jobs...)
+}
+
+// PushOwn is Push for every queue, also for built-in queues.
+func (q *Queue) PushOwn(ctx context.Context, jobs ...lowkiq.Push) ([]Result, error) {
 	q = q.Latest()
 	q.refreshEntry(ctx)                // codec and limits may have changed in the registry
 	return (*q.push.Load())(ctx, jobs) // middlewares and codec, then storeJobs; see applyRules

@@ -185,14 +185,23 @@ func CheckQueue(q lowkiq.Queue) error {
 // present count. Codec and limits of a registered queue stay as they are; see
 // Registry.Publish. A deleted queue is registered anew. A queue that is being deleted is refused.
 func (c *Client) Register(ctx context.Context, q lowkiq.Queue) (*Queue, error) {
-	if strings.HasPrefix(q.Name, ownPrefix) {
-		return nil, fmt.Errorf("queue %q: names that begin with %q are those of built-in queues; use another name", q.Name, ownPrefix)
+	if err := CheckNotReserved(q.Name); err != nil {
+		return nil, err
 	}
 	return c.registry.registerQueue(ctx, q, 1)
 }
 
-// ownPrefix begins the names of built-in queues.
-const ownPrefix = "lowkiq."
+// ErrReserved means that a queue has the name of a built-in queue.
+var ErrReserved = errors.New(`names that begin with "lowkiq." belong to lowkiq; use another queue`)
+
+// CheckNotReserved returns an ErrReserved if a queue's name is reserved for built-in queues. Whatever takes jobs, handlers
+// or rules of users for a queue calls it.
+func CheckNotReserved(queue string) error {
+	if strings.HasPrefix(queue, "lowkiq.") {
+		return fmt.Errorf("queue %q: %w", queue, ErrReserved)
+	}
+	return nil
+}
 
 // RegisterOwn is [Client.Register] for a built-in queue.
 func (c *Client) RegisterOwn(ctx context.Context, q lowkiq.Queue) (*Queue, error) {

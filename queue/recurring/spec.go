@@ -153,7 +153,7 @@ func (s Spec) checkFields(name string) error {
 	if err := protocol.CheckName("entry", name); err != nil {
 		return err
 	}
-	if err := protocol.CheckName("queue", s.Queue); err != nil {
+	if err := cmp.Or(protocol.CheckName("queue", s.Queue), protocol.CheckNotReserved(s.Queue)); err != nil {
 		return fieldError("queue: %w", err)
 	}
 	schedule, err := s.parseSchedule()

@@ -30,6 +30,7 @@ func TestCheck(t *testing.T) {
 		`{"every":"10ms","queue":"q"}`:                        `every 10ms: want 1s to 8784h0m0s`,
 		`{"every":"1s","jitter":"1s","queue":"q"}`:            `jitter 1s: want 0 or more, and less than the time between two ticks, which may be 1s`,
 		`{"every":"1s"}`: `queue: queue name is empty`,
+		`{"every":"1s","queue":"lowkiq.workflows"}`:                           `queue: queue "lowkiq.workflows": names that begin with "lowkiq." belong to lowkiq`,
 		`{"every":"1s","queue":"q","missed":"some"}`:                          `missed "some": want one, none or all`,
 		`{"every":"1s","queue":"q","backlog":5}`:                              `backlog: it is of missed: all, not of missed: one`,
 		`{"every":"1s","queue":"q","missed":"all","backlog":5000}`:            `backlog 5000: want 1 to 1000`,

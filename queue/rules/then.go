@@ -2,6 +2,7 @@ package rules
 
 import (
 	"regexp"
+	"strings"
 
 	"github.com/lowkiq/lowkiq"
 )
@@ -19,6 +20,9 @@ func (t *Then) checkParts() error {
 	for part, name := range map[string]string{".done": t.Done, ".dead": t.Dead} {
 		if name != "" && (len(name) > lowkiq.MaxQueueName || !queueName.MatchString(name)) {
 			return valueError(part, "want the name of a queue, got %.60q", name)
+		}
+		if strings.HasPrefix(name, "lowkiq.") { // as protocol.CheckNotReserved
+			return valueError(part, "names that begin with \"lowkiq.\" belong to lowkiq; want another queue, got %.60q", name)
 		}
 	}
 	return nil

@@ -70,6 +70,7 @@ func TestCheck(t *testing.T) {
 		{"then", `"none"`, ""},
 		{"then", `{}`, "want none or {done, dead}, got {}"},
 		{"then", `{"dead":"a queue"}`, `then.dead: want the name of a queue, got "a queue"`},
+		{"then", `{"dead":"lowkiq.workflows"}`, `then.dead: names that begin with "lowkiq." belong to lowkiq; want another queue, got "lowkiq.workflows"`},
 		{"then", `{"done":7}`, "then.done: want the name of a queue, got 7"},
 		{"expire", `"never"`, ""},
 		{"expire", `{"after":"1h"}`, ""},

@@ -46,7 +46,7 @@ func (cfg *Config) check() error {
 	cfg.checkTLS(add)
 	for _, name := range slices.Sorted(maps.Keys(cfg.Queues)) {
 		key := "queues." + name
-		add(key, protocol.CheckName("queue", name))
+		add(key, cmp.Or(protocol.CheckName("queue", name), protocol.CheckNotReserved(name)))
 		cfg.checkHandler(key+".handler", cfg.Queues[name].Handler, add)
 		for _, wrong := range cfg.Queues[name].Contradictions() { // Set has checked each rule by itself
 			other := key + "." + wrong.Other

@@ -121,6 +121,9 @@ func FindQueue(ctx context.Context, client *protocol.Client, cfg *config.Config,
 			shards = rules.ShardCount()
 		}
 	}
+	if err := protocol.CheckNotReserved(name); err != nil {
+		return nil, exit.WithCode(exit.Usage, err)
+	}
 	if shards == 0 {
 		q, err = client.Queue(ctx, name)
 	} else {
