@@ -2,9 +2,10 @@
 --
 --#keys count claim coming from jobs ready due retry blocked flight parked suspects crashes stale urgent late postponed
 --#keys morgue dead spill spillx aside states statesx since
--- ARGV  1 step: prepare, floor, take or over
+-- ARGV  1 step: prepare, forget, floor, take or over
 --       prepare  2 the number of the shard's parents, the frozen shards whose ids may belong to it. Closes a shard that was
 --                never open, so that no instance can claim it. An open shard stays open.
+--       forget   Deletes what prepare and floor have written, if the shard is closed and nothing was stored in it.
 --       floor    2 the highest last score of the parents  3 their highest fence  4 since when their longest waiting job waits
 --                (us), or ''. Pushes get higher scores, claims get higher fences.
 --       take     2 source: a name for the parent  3 when it was frozen (us)  4 the number of the first entry
@@ -52,6 +53,10 @@ if step == 'prepare' then
   if redis.call('EXISTS', KEY.flight) == 1 then return {'BUSY'} end
   redis.call('HDEL', KEY.claim, 'instance', 'pop')
   redis.call('HSET', KEY.coming, 'need', ARGV[2])
+  return {'OK', 0}
+end
+if step == 'forget' then
+  if is_closed and redis.call('EXISTS', KEY.jobs, KEY.from) == 0 then redis.call('UNLINK', KEY.coming, KEY.count, KEY.claim) end
   return {'OK', 0}
 end
 if not is_closed and not said[2] then return {'UNPREPARED'} end

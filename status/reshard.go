@@ -19,6 +19,7 @@ type Reshard struct {
 	Of        int           `json:"of"`                  // jobs that move
 	Open      int           `json:"open"`                // new shards that work
 	WaitsFor  []ReshardWait `json:"waits_for"`           // jobs in flight that must end first, the longest first, at most 100
+	Busy      string        `json:"busy,omitempty"`      // why it waits although no job is in flight
 	Pause     float64       `json:"pause_s"`             // seconds since it began, and after the jobs begin to move since then
 	Cancelled string        `json:"cancelled,omitempty"` // of no reshard: why the last one was cancelled
 }
@@ -41,7 +42,7 @@ func (w ReshardWait) Name() string {
 // ReshardOf returns a progress as readers get it.
 func ReshardOf(p *reshard.Progress) Reshard {
 	r := Reshard{
-		Phase: p.Phase, From: p.From, To: p.To, Moved: int(p.Moved), Of: int(p.Of), Open: p.Open, Pause: p.Pause.Seconds(), Cancelled: p.Cancelled,
+		Phase: p.Phase, From: p.From, To: p.To, Moved: int(p.Moved), Of: int(p.Of), Open: p.Open, Pause: p.Pause.Seconds(), Busy: p.Busy, Cancelled: p.Cancelled,
 	}
 	if r.Phase == "" {
 		r.Phase = reshard.None
@@ -95,6 +96,8 @@ func (r *Reshard) String() string {
 	case len(r.WaitsFor) > 0:
 		w := r.WaitsFor[0]
 		return fmt.Sprintf("%s, and waits for %s; %s is on node %s for %.0f s", begin, calls(len(r.WaitsFor)), w.Name(), w.Node, w.For)
+	case r.Busy != "":
+		return begin + ", and waits, as " + r.Busy
 	}
 	return begin
 }

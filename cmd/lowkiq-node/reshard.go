@@ -409,6 +409,9 @@ func countJobs(n int) string {
 func phaseLine(queue string, now actions.Resharding) string {
 	switch now.Phase {
 	case reshard.Draining:
+		if len(now.WaitsFor) == 0 && now.Busy != "" {
+			return "waiting, as " + now.Busy
+		}
 		if len(now.WaitsFor) == 0 {
 			return "waiting for the handlers of " + queue
 		}

@@ -223,7 +223,8 @@ func cancel(ctx context.Context, c *protocol.Client, name string, number int, by
 		return err
 	}
 	line := changes.Line{Who: by, Action: ActionCancel, Queue: name, Old: shardsJSON(gone.Shards), New: shardsJSON(was.Shards), Why: why}
-	return errors.Join(addLine(ctx, c, line), thaw(ctx, c.Registry().Unlisted(name, was), gone.Layout))
+	g := c.Registry()
+	return errors.Join(addLine(ctx, c, line), thaw(ctx, g.Unlisted(name, was), gone.Layout), forget(ctx, g.InLayout(name, was, gone.Shards, gone.Layout)))
 }
 
 // change replaces the entry of a queue by the changed entry, and returns the entry before. It tries again if another client

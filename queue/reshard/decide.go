@@ -32,9 +32,10 @@ type facts struct {
 	frozen int     // shards with the mark of this attempt
 	at     []int64 // when each was frozen, in us of Redis's clock; 0 if it is not frozen
 	others []int   // the numbers of other attempts whose marks are on shards
-	busy   int     // shards with ids in flight
-	dead   int     // busy shards whose owner is dead
+	busy   int     // shards that cannot be frozen yet, most of them because ids are in flight
 	calls  []Call  // jobs in flight, the oldest first, at most maxCalls
+	dead   []left  // busy shards whose owner is dead or that have none
+	why    string  // why a shard is busy that has no id in flight
 	over   int     // frozen shards whose jobs all are in the new shards
 
 	// Of the shards of the new layout.
@@ -42,9 +43,15 @@ type facts struct {
 	closed int // shards that are closed: they take pushes after the flip, and refuses claims
 	open   int // shards that were closed, and work
 
-	handled  bool // a live instance handles the queue
-	mayBegin bool // a live instance may begin a job of the queue
-	refused  bool // a shard has refused to freeze for a second
+	handled  bool       // a live instance handles the queue
+	mayBegin bool       // a live instance may begin a job of the queue
+	refused  *busyError // a shard has refused to freeze for a second
+}
+
+// left is a shard whose flights nobody ends.
+type left struct {
+	shard *protocol.Shard
+	owner protocol.Owner // the zero Instance means that it has none
 }
 
 // nextStep decides what a driver does next. It needs the entry and the facts alone, so that any process may go on at any time.
@@ -54,12 +61,13 @@ type facts struct {
 //	                 otherwise                                                    end
 //	reshard          a shard has the mark of another attempt                      thaw
 //	                 all old shards are frozen, and all new ones closed or open   flip
+//	                 a shard has refused to freeze because of a move              give up
 //	                 a shard has refused to freeze for a second                   restart
 //	                 the patience is over                                         give up
 //	                 a new shard is not closed                                    prepare
 //	                 an instance may begin a job                                  wait
 //	                 dead owners alone have ids in flight, and no node lives      return
-//	                 ids are in flight                                            wait
+//	                 a shard is busy                                              wait
 //	                 otherwise                                                    flip
 //	neither          a shard has the mark of an attempt                           thaw
 //	                 otherwise                                                    none
@@ -81,7 +89,9 @@ func nextStep(entry protocol.RegistryEntry, f facts) step {
 		return stepNone
 	case f.frozen == f.old && f.closed+f.open == f.fresh: // a shard is open if Redis has lost a flip
 		return stepFlip
-	case f.refused:
+	case f.refused != nil && f.refused.why == whyMove:
+		return stepGiveUp
+	case f.refused != nil:
 		return stepRestart
 	case f.now.Sub(time.UnixMilli(r.At)) > time.Duration(r.Patience)*time.Millisecond:
 		return stepGiveUp
@@ -89,7 +99,7 @@ func nextStep(entry protocol.RegistryEntry, f facts) step {
 		return stepPrepare
 	case f.mayBegin:
 		return stepWait
-	case f.dead > 0 && !f.handled:
+	case len(f.dead) > 0 && !f.handled:
 		return stepReturn
 	case f.busy > 0:
 		return stepWait

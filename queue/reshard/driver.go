@@ -144,7 +144,7 @@ func (d *Driver) watch(ctx context.Context, name string, entry protocol.Registry
 	moved := fmt.Sprint(p.Phase, p.Moved, p.Open, p.frozen, p.closed, p.number)
 	r := entry.Reshard
 	// A reshard that waits for calls does not move, and nobody needs to help.
-	waits := r != nil && p.Phase == Draining && len(p.Calls) > 0 && p.Pause < time.Duration(r.Patience)*time.Millisecond
+	waits := r != nil && p.Phase == Draining && (len(p.Calls) > 0 || p.Busy != "") && p.Pause < time.Duration(r.Patience)*time.Millisecond
 	if waits || d.seen[name].moved != moved {
 		d.seen[name] = sighting{moved, time.Now()}
 	}
@@ -153,13 +153,14 @@ func (d *Driver) watch(ctx context.Context, name string, entry protocol.Registry
 
 // Drive takes the reshard of a queue to its end, or until ctx ends. It repeats steps that fail.
 func (d *Driver) Drive(ctx context.Context, name string) {
-	refused := false
+	var refused *busyError
 	for ctx.Err() == nil {
 		done, next, err := d.takeStep(ctx, name, refused)
-		if errors.Is(err, errRefused) {
-			refused, err = true, nil
+		var refusal *refusedError
+		if errors.As(err, &refusal) {
+			refused, err = refusal.by, nil
 		} else if next != stepFlip {
-			refused = false
+			refused = nil
 		}
 		switch {
 		case err != nil:
@@ -169,17 +170,21 @@ func (d *Driver) Drive(ctx context.Context, name string) {
 			_ = sleep.For(ctx, retryAfter)
 		case done:
 			return
-		case next == stepWait:
+		case next == stepWait, next == stepReturn:
 			_ = sleep.For(ctx, pollEvery)
 		}
 	}
 }
 
-// errRefused means that a shard has refused to freeze for refusedFor.
-var errRefused = errors.New("a shard was busy for too long to be frozen")
+// refusedError means that a shard has refused to freeze for refusedFor.
+type refusedError struct{ by *busyError }
+
+func (e *refusedError) Error() string {
+	return "a shard was busy for too long to be frozen: " + e.by.Error()
+}
 
 // takeStep takes the next step. done means that nothing is left to do.
-func (d *Driver) takeStep(ctx context.Context, name string, refused bool) (done bool, next step, err error) {
+func (d *Driver) takeStep(ctx context.Context, name string, refused *busyError) (done bool, next step, err error) {
 	text, entry, err := d.Client.Registry().Stored(ctx, name)
 	if err != nil {
 		return false, "read the entry", err
@@ -205,11 +210,11 @@ func (d *Driver) takeStep(ctx context.Context, name string, refused bool) (done 
 			d.cancelCalls(ctx, l.from, f.calls)
 		}
 	case stepReturn:
-		err = d.returnFlights(ctx, l.from)
+		err = d.returnFlights(ctx, f.dead)
 	case stepFlip:
 		err = d.flip(ctx, name, l)
 	case stepRestart:
-		err = d.restart(ctx, name, l.number)
+		err = d.restart(ctx, name, l)
 	case stepGiveUp:
 		err = d.giveUp(ctx, name, *entry.Reshard, f)
 	case stepCopy:
@@ -296,22 +301,16 @@ func (d *Driver) isDead(name string, instances []instance) bool {
 	return time.Since(d.dead[name]) >= ttl
 }
 
-// returnFlights claims the shards of dead owners, which puts their flights back, and releases them.
-func (d *Driver) returnFlights(ctx context.Context, q *protocol.Queue) error {
-	owners, err := d.Client.Owners(ctx, q.All())
-	if err != nil {
-		return err
-	}
-	instances, err := readInstances(ctx, d.Client, q.Name)
-	if err != nil {
-		return err
-	}
+// returnFlights claims shards that nobody owns who lives, which puts their flights back, and releases them. A claim is refused
+// if the shard has another owner by then.
+func (d *Driver) returnFlights(ctx context.Context, shards []left) error {
 	me := "reshard/" + rand.Text() + ".1"
-	for i, owner := range owners {
-		if owner.Instance == "" || !d.isDead(owner.Instance, instances) {
-			continue
+	for _, l := range shards {
+		cause := protocol.Seize
+		if l.owner.Instance == "" {
+			cause = protocol.Fresh
 		}
-		claim, err := q.Shard(i).Claim(ctx, me, protocol.Seize, owner)
+		claim, err := l.shard.Claim(ctx, me, cause, l.owner)
 		if err != nil {
 			return err
 		}
@@ -370,7 +369,8 @@ func (d *Driver) flip(ctx context.Context, name string, l layouts) error {
 	return err
 }
 
-// freezeAll freezes the old shards. It tries again while a shard is busy, for refusedFor at most. Then the error is errRefused.
+// freezeAll freezes the old shards. It tries again while a shard is busy, for refusedFor at most, and not at all because of a
+// move. Then the error is a *refusedError.
 func freezeAll(ctx context.Context, l layouts) ([]Frozen, error) {
 	for begun := time.Now(); ; {
 		frozen, err := freeze(ctx, l.from, l.number)
@@ -378,8 +378,8 @@ func freezeAll(ctx context.Context, l layouts) ([]Frozen, error) {
 		switch {
 		case !errors.As(err, &busy):
 			return frozen, err
-		case time.Since(begun) >= refusedFor:
-			return nil, fmt.Errorf("%w: %w", errRefused, err)
+		case busy.why == whyMove || time.Since(begun) >= refusedFor:
+			return nil, &refusedError{busy}
 		}
 		if err := sleep.For(ctx, pollEvery/4); err != nil {
 			return nil, err
@@ -389,9 +389,10 @@ func freezeAll(ctx context.Context, l layouts) ([]Frozen, error) {
 
 // restart ends an attempt, and begins the next with the rest of its patience. The marks of the ended attempt are taken away
 // by the next look.
-func (d *Driver) restart(ctx context.Context, name string, number int) error {
+func (d *Driver) restart(ctx context.Context, name string, l layouts) error {
+	ended := false
 	_, err := change(ctx, d.Client.Registry(), name, func(entry *protocol.RegistryEntry) error {
-		if entry.Reshard == nil || entry.Reshard.Layout != number {
+		if ended = entry.Reshard != nil && entry.Reshard.Layout == l.number; !ended {
 			return nil
 		}
 		again := *entry.Reshard
@@ -399,19 +400,26 @@ func (d *Driver) restart(ctx context.Context, name string, number int) error {
 		entry.Reshard = &again
 		return nil
 	})
-	return err
+	if err != nil || !ended {
+		return err
+	}
+	return forget(ctx, l.to)
 }
 
-// giveUp cancels a reshard whose patience is over.
+// giveUp cancels a reshard whose patience is over, or that a move prevents.
 func (d *Driver) giveUp(ctx context.Context, name string, r protocol.Reshard, f facts) error {
-	why := "a shard was busy"
+	why := cmp.Or(f.why, "a shard was busy")
 	switch {
 	case f.mayBegin:
 		why = "a node has not noticed it"
-	case f.busy > 0:
+	case len(f.calls) > 0:
 		why = describeCalls(f.calls)
 	}
-	err := cancel(ctx, d.Client, name, r.Layout, d.By, fmt.Sprintf("the patience of %s is over: %s", time.Duration(r.Patience)*time.Millisecond, why))
+	why = fmt.Sprintf("the patience of %s is over: %s", time.Duration(r.Patience)*time.Millisecond, why)
+	if f.refused != nil {
+		why = f.refused.Error()
+	}
+	err := cancel(ctx, d.Client, name, r.Layout, d.By, why)
 	if errors.Is(err, ErrNone) || errors.Is(err, ErrFlipped) {
 		return nil // another driver was first
 	}

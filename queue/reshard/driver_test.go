@@ -15,6 +15,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/testing/redistest"
+	"github.com/lowkiq/lowkiq/queue/audit"
 	"github.com/lowkiq/lowkiq/queue/changes"
 	"github.com/lowkiq/lowkiq/queue/protocol"
 )
@@ -561,7 +562,7 @@ func TestForgottenFreezeAtTheEnd(t *testing.T) {
 		if nextStep(entry, f) == stepEnd {
 			break
 		}
-		_, _, err = d.takeStep(ctx, "orders", false)
+		_, _, err = d.takeStep(ctx, "orders", nil)
 		r.must(err)
 	}
 	_, err = q.Of("id-0").Run(ctx, r.client.DB().Scripts.Freeze, "thaw", protocol.MovedMark(2)) // as the replica was before the freeze
@@ -584,4 +585,119 @@ func pushThrough(t *testing.T, s *protocol.Shard, job lowkiq.Push) string {
 		t.Fatal(err)
 	}
 	return string(job.Payload)
+}
+
+// TestBusyShards: a shard that is busy for another reason than a call is waited for, and freezes nothing meanwhile. When the
+// patience is over, people read why. A move is not waited for.
+func TestBusyShards(t *testing.T) {
+	t.Parallel()
+	r := newWorld(t)
+	ctx := t.Context()
+	for name, c := range map[string]struct {
+		busy     func(*protocol.Shard) []any
+		patience time.Duration
+		why      string
+		freezes  bool
+	}{
+		"parked":     {func(s *protocol.Shard) []any { return []any{"HSET", s.Keys().Parked, "left", "x"} }, 300 * time.Millisecond, "has payloads that no flight has left behind; run lowkiq-node check --repair", false},
+		"follow-ups": {func(s *protocol.Shard) []any { return []any{"XADD", s.Keys().Out, "*", "a", "b"} }, 300 * time.Millisecond, "has follow-ups to other queues that wait to be delivered", false},
+		"move":       {func(s *protocol.Shard) []any { return []any{"HSET", s.Keys().From, "import/old", "7"} }, time.Hour, "end that with lowkiq-migrate first: import/old", true},
+	} {
+		q := r.queue(name, 3)
+		_, err := Begin(ctx, r.client, Request{Queue: name, Shards: 2, Patience: c.patience})
+		r.must(err)
+		s := q.Shard(1)
+		r.must(r.client.DB().ForTests().Do(ctx, c.busy(s)...).Err())
+		if p, err := Read(ctx, r.client, name); err != nil || !c.freezes && !strings.Contains(p.String(), "waits, as shard "+s.String()+" "+c.why) {
+			t.Errorf("%s: got %q, %v", name, p.String(), err)
+		}
+		driving := r.open()
+		r.must(driving.DB().Load(ctx))
+		freezes := 0
+		driving.DB().ForTests().AddHook(&faults{is: func(sha string) bool {
+			if sha == driving.DB().Scripts.Freeze.SHA() {
+				freezes++
+			}
+			return false
+		}})
+		r.driver(driving).Drive(ctx, name)
+		p, err := Read(ctx, r.client, name)
+		r.must(err)
+		if p.UnderWay() || !strings.Contains(p.Cancelled, c.why) {
+			t.Errorf("%s: got %+v, want that it is cancelled because the shard %s", name, p, c.why)
+		}
+		if !c.freezes && freezes > 1 || freezes > 2 { // the cancel thaws
+			t.Errorf("%s: the driver sent %d requests to freeze or thaw", name, freezes)
+		}
+	}
+}
+
+// TestCancelledAttemptLeavesNothing: an attempt that is cancelled or restarted leaves no keys of its new shards behind.
+func TestCancelledAttemptLeavesNothing(t *testing.T) {
+	t.Parallel()
+	r := newWorld(t)
+	ctx := t.Context()
+	r.push(r.queue("orders", 2), "a:1", "b:1")
+	_, err := Begin(ctx, r.client, Request{Queue: "orders", Shards: 5})
+	r.must(err)
+	d := r.driver(r.client)
+	attempt := func() layouts {
+		t.Helper()
+		_, entry, err := r.client.Registry().Stored(ctx, "orders")
+		r.must(err)
+		l, _ := layoutsOf(r.client.Registry(), "orders", entry)
+		r.must(prepare(ctx, l.to, l.from))
+		frozen, err := freeze(ctx, l.from, l.number)
+		r.must(err)
+		r.must(setFloors(ctx, l.to, l.from, frozen))
+		return l
+	}
+	keys := func(what string, number int) {
+		t.Helper()
+		left, err := r.client.DB().ForTests().Keys(ctx, fmt.Sprintf("*{*orders/%d/*", number)).Result()
+		r.must(err)
+		if len(left) > 0 {
+			t.Errorf("%s: these keys are left: %q", what, left)
+		}
+	}
+	l := attempt()
+	r.must(d.restart(ctx, "orders", l))
+	keys("restarted", l.number)
+	r.must(thaw(ctx, l.from, l.number))
+	l = attempt()
+	r.must(Cancel(ctx, r.client, "orders", changes.Who{}, ""))
+	keys("cancelled", l.number)
+	report, err := audit.Run(ctx, r.client, audit.Config{Orphans: true})
+	r.must(err)
+	for _, fault := range report.Faults {
+		t.Error(fault)
+	}
+	r.checkHandled(r.handle("orders"), map[string][]string{"a": {"1"}, "b": {"1"}})
+}
+
+// TestFlightsWithoutOwner: without nodes the driver puts flights back that no instance has, such as those of a claim that a
+// failover forgot.
+func TestFlightsWithoutOwner(t *testing.T) {
+	t.Parallel()
+	r := newWorld(t)
+	ctx, stop := context.WithTimeout(t.Context(), 20*time.Second)
+	defer stop()
+	q := r.queue("orders", 2)
+	r.push(q, "a:1", "b:1", "c:1")
+	for _, s := range q.All() {
+		owner, err := s.Owner(ctx)
+		r.must(err)
+		claim, err := s.Claim(ctx, "n1/1.1", protocol.Fresh, owner)
+		r.must(err)
+		_, err = claim.Pop(ctx, protocol.PopRequest{IDs: 10, Bytes: 1 << 20})
+		r.must(err)
+		r.must(r.client.DB().ForTests().HDel(ctx, s.Keys().Claim, "instance").Err())
+	}
+	_, err := Begin(ctx, r.client, Request{Queue: "orders", Shards: 5, Patience: 2 * time.Second})
+	r.must(err)
+	r.driver(r.client).Drive(ctx, "orders")
+	if e := r.entry("orders"); e.Shards != 5 {
+		t.Errorf("got the entry %+v", e)
+	}
+	r.checkHandled(r.handle("orders"), map[string][]string{"a": {"1"}, "b": {"1"}, "c": {"1"}})
 }

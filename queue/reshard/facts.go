@@ -69,9 +69,10 @@ const maxCalls = 100
 
 // shardFacts are the facts about a shard of the layout that a reshard leaves.
 type shardFacts struct {
-	mark   int   // number of the attempt that has frozen it; 0 if it is not frozen
-	at     int64 // when it was frozen, in us of Redis's clock; 0 if it is not frozen
-	flight int   // ids in flight
+	mark   int        // number of the attempt that has frozen it; 0 if it is not frozen
+	at     int64      // when it was frozen, in us of Redis's clock; 0 if it is not frozen
+	flight int        // ids in flight
+	busy   *busyError // why it cannot be frozen; nil if nothing prevents that
 	owner  protocol.Owner
 	calls  []Call // of the oldest flight, at most maxFlightIDs
 }
@@ -99,14 +100,15 @@ func layoutsOf(g *protocol.Registry, name string, entry protocol.RegistryEntry) 
 
 // readOld reads the facts about the shards of the layout that is left.
 func readOld(ctx context.Context, db *redisdb.DB, q *protocol.Queue, now time.Time) ([]shardFacts, error) {
-	const each = 4 // commands for a shard
+	const each = 6 // commands for a shard
 	all := make([]shardFacts, 0, q.Shards)
 	for part := range slices.Chunk(q.All(), shardsPerRead) {
 		var cmds []redisdb.Cmd
 		for _, s := range part {
 			k := s.Keys()
 			cmds = append(cmds, redisdb.Cmd{"HGET", k.Count, "last"}, redisdb.Cmd{"LLEN", k.Flight},
-				redisdb.Cmd{"HGETALL", k.Claim}, redisdb.Cmd{"LRANGE", k.Flight, 0, maxFlightIDs - 1})
+				redisdb.Cmd{"HGETALL", k.Claim}, redisdb.Cmd{"LRANGE", k.Flight, 0, maxFlightIDs - 1},
+				redisdb.Cmd{"EXISTS", k.Parked}, redisdb.Cmd{"EXISTS", k.Out})
 		}
 		replies, err := db.Pipeline(ctx, "read the shards of "+q.Name, cmds...)
 		if err != nil {
@@ -114,7 +116,7 @@ func readOld(ctx context.Context, db *redisdb.DB, q *protocol.Queue, now time.Ti
 		}
 		for i, s := range part {
 			r := replies[each*i : each*i+each]
-			all = append(all, parseOld(s.Index, r[0], r[1], r[2], r[3], now))
+			all = append(all, parseOld(s, r, now))
 		}
 	}
 	return all, nil
@@ -124,10 +126,21 @@ func readOld(ctx context.Context, db *redisdb.DB, q *protocol.Queue, now time.Ti
 const shardsPerRead = 200
 
 // parseOld parses the replies about a shard.
-func parseOld(index int, last, flight, claim, ids any, now time.Time) shardFacts {
-	fields := redisdb.Map(claim)
-	f := shardFacts{flight: int(redisdb.Int(flight))}
-	f.mark, f.at = parseMark(redisdb.Text(last))
+func parseOld(s *protocol.Shard, r []any, now time.Time) shardFacts {
+	fields := redisdb.Map(r[2])
+	f := shardFacts{flight: int(redisdb.Int(r[1]))}
+	f.mark, f.at = parseMark(redisdb.Text(r[0]))
+	_, recovers := fields["recover"]
+	switch { // as lua/freeze.lua
+	case f.flight > 0:
+		f.busy = &busyError{s, "in flight", nil}
+	case recovers:
+		f.busy = &busyError{s, "a recovery", nil}
+	case redisdb.Int(r[4]) > 0:
+		f.busy = &busyError{s, "parked", nil}
+	case redisdb.Int(r[5]) > 0:
+		f.busy = &busyError{s, "follow-ups", nil}
+	}
 	f.owner.Instance = fields["instance"]
 	f.owner.Fence, _ = strconv.ParseInt(fields["fence"], 10, 64)
 	oldest := int64(0)
@@ -140,9 +153,9 @@ func parseOld(index int, last, flight, claim, ids any, now time.Time) shardFacts
 	number := strconv.FormatInt(oldest, 10)
 	size, _ := strconv.Atoi(fields["#"+number])
 	popped, _ := strconv.ParseInt(fields["@"+number], 10, 64)
-	texts := redisdb.Texts(ids)
+	texts := redisdb.Texts(r[3])
 	for _, id := range texts[:min(max(1, size), len(texts))] {
-		f.calls = append(f.calls, Call{ID: id, Shard: index, Instance: f.owner.Instance, For: max(0, now.Sub(time.UnixMicro(popped)))})
+		f.calls = append(f.calls, Call{ID: id, Shard: s.Index, Instance: f.owner.Instance, For: max(0, now.Sub(time.UnixMicro(popped)))})
 	}
 	return f
 }
@@ -169,12 +182,16 @@ func (f *facts) countOld(all []shardFacts, number int, isDead func(instance stri
 		case s.mark != 0 && !slices.Contains(f.others, s.mark):
 			f.others = append(f.others, s.mark)
 		}
-		if s.flight == 0 {
+		if s.busy == nil {
 			continue
 		}
 		f.busy++
+		if s.busy.waits() {
+			f.why = cmp.Or(f.why, s.busy.Error())
+			continue
+		}
 		if s.owner.Instance == "" || isDead(s.owner.Instance) {
-			f.dead++
+			f.dead = append(f.dead, left{s.busy.shard, s.owner})
 		}
 		f.calls = append(f.calls, s.calls...)
 	}

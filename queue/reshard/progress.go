@@ -32,6 +32,7 @@ type Progress struct {
 	Moved, Of int64         // jobs that are in the new shards, and all
 	Open      int           // new shards that work
 	Calls     []Call        // that a draining queue waits for, the oldest first
+	Busy      string        // why a draining queue waits although it has no call
 	Pause     time.Duration // since its nodes began to end their calls, and after the flip since the flip
 	Cancelled string        // why the last attempt was cancelled, if the queue has not been resharded since
 
@@ -115,7 +116,7 @@ func read(ctx context.Context, c *protocol.Client, name string, entry protocol.R
 	f.countOld(old, l.number, func(string) bool { return false })
 	p.From, p.To, p.number, p.frozen = l.from.Shards, l.to.Shards, l.number, f.frozen
 	if r := entry.Reshard; r != nil {
-		p.Open, p.Calls, p.Pause = 0, f.calls, max(0, now.Sub(time.UnixMilli(r.At)))
+		p.Open, p.Calls, p.Busy, p.Pause = 0, f.calls, f.why, max(0, now.Sub(time.UnixMilli(r.At)))
 		if p.Phase = Draining; f.frozen > 0 {
 			p.Phase = Freezing
 		}
@@ -176,6 +177,9 @@ func countJobs(ctx context.Context, from *protocol.Queue, have []passed) (moved,
 func (p *Progress) String() string {
 	switch p.Phase {
 	case Draining:
+		if len(p.Calls) == 0 && p.Busy != "" {
+			return fmt.Sprintf("it is being resharded from %d to %s, and waits, as %s", p.From, countShards(p.To), p.Busy)
+		}
 		return fmt.Sprintf("it is being resharded from %d to %s, and waits for %s", p.From, countShards(p.To), describeCalls(p.Calls))
 	case Freezing:
 		return fmt.Sprintf("it is being resharded from %d to %s; pushes wait for a moment", p.From, countShards(p.To))

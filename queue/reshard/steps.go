@@ -1,6 +1,7 @@
 package reshard
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,20 +22,32 @@ type Frozen = protocol.Frozen
 // busyError says which shard cannot be frozen yet.
 type busyError struct {
 	shard *protocol.Shard
-	why   string   // in flight, parked, a recovery, or a move
+	why   string   // a key of busyTexts
 	ids   []string // at most five; for a move its field in from
 }
 
+// whyMove is the why of a shard that jobs of another system move into, or out of. It lasts for as long as people want.
+const whyMove = "a move"
+
+// busyTexts describe why a shard is busy. lua/freeze.lua answers with the keys.
+var busyTexts = map[string]string{
+	"in flight":  "has jobs in flight",
+	"a recovery": "takes the jobs of a dead node back",
+	"parked":     "has payloads that no flight has left behind; run lowkiq-node check --repair",
+	"follow-ups": "has follow-ups to other queues that wait to be delivered",
+	whyMove:      "takes part in a move of jobs from or to another system; end that with lowkiq-migrate first",
+}
+
 func (e *busyError) Error() string {
-	text := fmt.Sprintf("shard %s is busy: %s", e.shard, e.why)
+	text := fmt.Sprintf("shard %s %s", e.shard, cmp.Or(busyTexts[e.why], "is busy"))
 	if len(e.ids) > 0 {
-		text += " " + strings.Join(e.ids, ", ")
-	}
-	if e.why == "parked" {
-		text += "; no flight has left these payloads behind, so run lowkiq-node check --repair"
+		text += ": " + strings.Join(e.ids, ", ")
 	}
 	return text
 }
+
+// waits reports whether the shard is busy for another reason than jobs of a live or dead node.
+func (e *busyError) waits() bool { return e.why != "in flight" && e.why != "a recovery" }
 
 // otherMarkError says that a shard was frozen by another attempt. A thaw by the number of that attempt ends it.
 type otherMarkError struct {
@@ -162,6 +175,11 @@ func prepareSome(ctx context.Context, shards []*protocol.Shard, total, parents i
 		first, last := related(s.Index, total, parents)
 		return []any{"prepare", last - first + 1}
 	})
+}
+
+// forget deletes the shards of an attempt that its entry does not have any more. A shard with jobs stays.
+func forget(ctx context.Context, to *protocol.Queue) error {
+	return runTake(ctx, to.All(), func(*protocol.Shard) []any { return []any{"forget"} })
 }
 
 // setFloors makes sure that the closed shards give higher scores and fences than their parents, and that they know how long the
