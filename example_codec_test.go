@@ -18,14 +18,14 @@ import (
 	"github.com/lowkiq/lowkiq/queue/browse"
 )
 
-// secret has the two keys of a number, 32 bytes each: for AES-GCM, and for the nonces.
+// secret has the keys of a number, 32 bytes each. key is for AES-GCM, nonceKey for the nonces.
 type secret struct{ key, nonceKey []byte }
 
-// encrypted is a codec with which Redis keeps AES-GCM: the number of the key in a byte, 12 bytes nonce, then
-// what is sealed. It encodes with the secret of the number newest and decodes with any. To rotate keys, first
-// give the new secret to all programs, and then make it the newest.
+// encrypted returns a codec that encrypts with AES-GCM. A stored payload is the number of the key in a byte, a nonce of
+// 12 bytes, and the sealed payload. The codec encodes with the secret of the number newest, and decodes with any of the
+// secrets. To rotate keys, first give the new secret to all programs, and then make it the newest.
 //
-// The nonce is made of the payload, so that equal payloads are stored as equal bytes and merge. A reader of
+// The nonce is computed from the payload, so that equal payloads are stored as equal bytes and merge. A reader of
 // Redis sees that they are equal, and how long they are. Payloads of different secrets do not merge.
 func encrypted(newest byte, secrets map[byte]secret) (queue.Codec, error) {
 	ciphers := map[byte]cipher.AEAD{}

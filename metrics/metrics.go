@@ -68,8 +68,8 @@ func (m *Metrics) RecurringMissed(name string, n int64) {
 	m.counters[recurringMissed].WithLabelValues(name).Add(float64(n))
 }
 
-// SetReshard sets the figures of a reshard under way: the jobs that have not moved, and the time since it began or since jobs
-// move.
+// SetReshard sets the figures of a reshard under way. left is the number of jobs that have not moved. took is the time since
+// the reshard began or, once jobs move, since their first move.
 func (m *Metrics) SetReshard(queue string, left int64, took time.Duration) {
 	m.gauges[reshardLeft].WithLabelValues(queue).Set(float64(left))
 	m.gauges[reshardSeconds].WithLabelValues(queue).Set(took.Seconds())

@@ -245,13 +245,13 @@ var (
 		Worry: "it rises",
 	})
 	reshardLeft = declareMetric(TypeGauge, "lowkiq_reshard_jobs_left", "queue", Metric{
-		Help:  "Jobs that have not moved yet, while the number of shards of a queue is changed, as this node saw last.",
-		More:  "It exists only meanwhile; take the max over nodes.",
+		Help:  "Jobs that a reshard of the queue has not moved yet, as this node saw last.",
+		More:  "It exists only during a reshard; take the max over nodes.",
 		Worry: "it does not fall for a minute",
 	})
 	reshardSeconds = declareMetric(TypeGauge, "lowkiq_reshard_seconds", "queue", Metric{
-		Help:  "Time since a change of the number of shards of a queue began, and once jobs move the time since then.",
-		More:  "It exists only meanwhile; take the max over nodes.",
+		Help:  "Time since a reshard of the queue began or, once jobs move, since their first move.",
+		More:  "It exists only during a reshard; take the max over nodes.",
 		Worry: "it is more than 600",
 	})
 	generation = declareMetric(TypeGauge, "lowkiq_generation", "", Metric{

@@ -10,25 +10,25 @@ import (
 	"github.com/lowkiq/lowkiq/wire"
 )
 
-// Reshard says how far the change of a queue's number of shards is. All readers see the same.
+// Reshard is the progress of a reshard, as API, pages and commands show it.
 type Reshard struct {
 	Phase     reshard.Phase `json:"phase" enum:"none draining freezing copying ending"`
-	From      int           `json:"from"`                // number of shards before; of no reshard, the number of shards
-	To        int           `json:"to,omitempty"`        // number of shards afterwards
+	From      int           `json:"from"`                // number of shards before the reshard; without a reshard, the present number
+	To        int           `json:"to,omitempty"`        // number of shards after the reshard
 	Moved     int           `json:"moved"`               // jobs that are in the new shards
 	Of        int           `json:"of"`                  // jobs that move
 	Open      int           `json:"open"`                // new shards that work
 	WaitsFor  []ReshardWait `json:"waits_for"`           // jobs in flight that must end first, the longest first, at most 100
 	Busy      string        `json:"busy,omitempty"`      // why it waits although no job is in flight
-	Pause     float64       `json:"pause_s"`             // seconds since it began, and after the jobs begin to move since then
-	Cancelled string        `json:"cancelled,omitempty"` // of no reshard: why the last one was cancelled
+	Pause     float64       `json:"pause_s"`             // seconds since the reshard began or, once jobs move, since their first move
+	Cancelled string        `json:"cancelled,omitempty"` // without a reshard: why the last reshard was cancelled
 }
 
 // ReshardWait is a job in flight that a reshard waits for.
 type ReshardWait struct {
 	wire.JobID
-	Node string  `json:"node"` // that has it
-	For  float64 `json:"for_s"`
+	Node string  `json:"node"`  // node that has it
+	For  float64 `json:"for_s"` // seconds for which it has been in flight
 }
 
 // Name returns the id for people.
@@ -39,7 +39,7 @@ func (w ReshardWait) Name() string {
 	return fmt.Sprintf("%q", w.Base64)
 }
 
-// ReshardOf returns a progress as readers get it.
+// ReshardOf converts the progress of a reshard to its form for readers.
 func ReshardOf(p *reshard.Progress) Reshard {
 	r := Reshard{
 		Phase: p.Phase, From: p.From, To: p.To, Moved: int(p.Moved), Of: int(p.Of), Open: p.Open, Pause: p.Pause.Seconds(), Busy: p.Busy, Cancelled: p.Cancelled,
@@ -51,7 +51,7 @@ func ReshardOf(p *reshard.Progress) Reshard {
 	return r
 }
 
-// ReshardWaits returns calls as readers get them.
+// ReshardWaits converts calls to their form for readers.
 func ReshardWaits(calls []reshard.Call) []ReshardWait {
 	waits := []ReshardWait{}
 	for _, call := range calls {
@@ -85,7 +85,7 @@ func (r *Reshard) Moves() bool {
 	return r != nil && (r.Phase == reshard.Copying || r.Phase == reshard.Ending)
 }
 
-// String returns a sentence about the queue.
+// String says for people how far the reshard is.
 func (r *Reshard) String() string {
 	begin := fmt.Sprintf("it is being resharded from %d to %d shards", r.From, r.To)
 	switch {
@@ -95,14 +95,14 @@ func (r *Reshard) String() string {
 		return begin + ", and pushes wait for a moment"
 	case len(r.WaitsFor) > 0:
 		w := r.WaitsFor[0]
-		return fmt.Sprintf("%s, and waits for %s; %s is on node %s for %.0f s", begin, calls(len(r.WaitsFor)), w.Name(), w.Node, w.For)
+		return fmt.Sprintf("%s, and waits for %s; %s has been on node %s for %.0f s", begin, countInFlight(len(r.WaitsFor)), w.Name(), w.Node, w.For)
 	case r.Busy != "":
 		return begin + ", and waits, as " + r.Busy
 	}
 	return begin
 }
 
-func calls(n int) string {
+func countInFlight(n int) string {
 	if n == 1 {
 		return "1 job in flight"
 	}

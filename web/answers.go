@@ -210,8 +210,8 @@ type Deleted struct {
 // Outgoing has the follow-ups of a queue that wait to be delivered to other queues.
 type Outgoing struct {
 	Queue   string         `json:"queue"`
-	Waiting int            `json:"waiting"`          // number of them all
-	Reason  string         `json:"reason,omitempty"` // why they wait, if a node has said so
+	Waiting int            `json:"waiting"`          // number of all waiting follow-ups
+	Reason  string         `json:"reason,omitempty"` // why they wait, if a node knows it
 	First   []OutgoingPush `json:"first"`            // the first of each shard, at most 100 in all, the oldest first
 }
 
@@ -220,8 +220,8 @@ type OutgoingPush struct {
 	JobID
 	Shard int     `json:"shard"`
 	Since float64 `json:"since"`           // unix seconds
-	To    string  `json:"to"`              // its queue
-	Bytes int     `json:"bytes"`           // of its payload, as it is stored
+	To    string  `json:"to"`              // the queue that gets it
+	Bytes int     `json:"bytes"`           // size of its payload, as it is stored
 	Ended string  `json:"ended,omitempty"` // buried or expired, if the rule then passes the payload on
 }
 
@@ -230,10 +230,10 @@ type OutgoingDrop struct {
 	Drop int `json:"drop"` // number of follow-ups, the oldest first
 }
 
-// OutgoingDropped is the answer to it.
+// OutgoingDropped is the answer to an OutgoingDrop.
 type OutgoingDropped struct {
 	Dropped int `json:"dropped"`
-	Waiting int `json:"waiting"`
+	Waiting int `json:"waiting"` // follow-ups that are left
 }
 
 // Plan has the shards that would move.

@@ -27,7 +27,7 @@ func (a *api) showReshard(_ http.ResponseWriter, r *http.Request) (any, error) {
 	return actions.ReadReshard(r.Context(), a.client, r.PathValue("q"))
 }
 
-// cancelReshard takes a reshard back before its flip.
+// cancelReshard cancels a reshard before its flip.
 func (a *api) cancelReshard(_ http.ResponseWriter, r *http.Request) (any, error) {
 	return a.operator.CancelReshard(r.Context(), auth.Who(r), r.PathValue("q"))
 }

@@ -136,11 +136,11 @@ func (a *api) queueRoutes() []route {
 			path:  "/api/v1/queues/orders/rules",
 			more:  "Values of a configuration are those of the node that answers. Nodes with other files follow their own files.",
 			gives: Rules{}, sends: revisionHeader, serve: a.ofQueue(a.listRules)},
-		{name: "reshardProgress", pattern: "GET /api/v1/queues/{q}/reshard", about: "how far the change of a queue's number of shards is", path: "/api/v1/queues/orders/reshard",
+		{name: "reshardProgress", pattern: "GET /api/v1/queues/{q}/reshard", about: "the progress of a queue's reshard", path: "/api/v1/queues/orders/reshard",
 			gives: actions.Resharding{}, fails: []int{404}, serve: a.showReshard},
 		routeOf(actions.Reshard, route{
 			more: "The leader does the rest. Handlers of the queue pause meanwhile, and pushes wait for a moment. If running handler calls do not end within patience, nothing is " +
-				"changed. 409 says what is in the way, or what the reshard would cost. The same request again answers with the progress.",
+				"changed. 409 says what is in the way, or that the reshard costs too much. The same request again answers with the progress.",
 			body: `{"shards":64,"patience":"30s","dry_run":true}`, takes: actions.ReshardChange{}, gives: actions.Resharding{}, fails: []int{404, 409}, serve: a.beginReshard}),
 		{name: "cancelReshard", pattern: "DELETE /api/v1/queues/{q}/reshard", about: actions.CancelReshard.Brief, path: "/api/v1/queues/orders/reshard",
 			more:  "409 if its jobs move already, or if none is under way.",
@@ -151,10 +151,10 @@ func (a *api) queueRoutes() []route {
 			body: `{"set":{"batch_size":10},"for":"2h","why":"a backlog"}`, takes: actions.RulesChange{},
 			gives: Rules{}, sends: revisionHeader, fails: []int{412, 428}, serve: a.ofQueue(a.changeRules)}),
 		{name: "outgoing", pattern: "GET /api/v1/queues/{q}/outgoing", about: "the follow-ups of a queue that wait to be delivered to other queues",
-			more: "They usually wait for milliseconds. If a queue refuses one, the later ones of its shard for that shard wait behind it, and reason says why.",
+			more: "Usually they wait for milliseconds. If a queue refuses a follow-up, later follow-ups from the same shard to the same shard wait behind it, and reason says why.",
 			path: "/api/v1/queues/orders/outgoing", gives: Outgoing{}, serve: a.ofQueue(a.listOutgoing)},
 		routeOf(actions.DropOutgoing, route{
-			more: "They are never delivered, and the jobs that they come from stay done or buried.",
+			more: "They are never delivered. Their jobs stay done or buried.",
 			body: `{"drop":1}`, takes: OutgoingDrop{}, gives: OutgoingDropped{}, serve: a.ofQueue(a.dropOutgoing)}),
 		{name: "holds", pattern: "GET /api/v1/queues/{q}/holds", about: "the holds of a queue: ids and prefixes that no handler gets, by whom and until when",
 			path: "/api/v1/queues/orders/holds", gives: Holds{}, serve: a.ofQueue(a.listHolds)},

@@ -31,26 +31,26 @@ type queuesReshard struct {
 	oneQueue      `embed:""`
 	connect.Flags `embed:""`
 	Shards        *int          `placeholder:"N" help:"The number of shards, 1 to 10000. Without it the command shows a reshard that is under way, and waits for its end."`
-	DryRun        bool          `help:"Estimate what it would cost, and change nothing."`
+	DryRun        bool          `help:"Estimate the cost, and change nothing."`
 	Patience      time.Duration `default:"30s" placeholder:"TIME" help:"How long running handler calls may take to end (${default}). After that nothing is changed."`
 	MaxPause      time.Duration `default:"1m" placeholder:"TIME" help:"Refuse a reshard that would pause handlers for longer (${default})."`
 	CancelCalls   bool          `help:"End running handler calls. Their jobs run again, which does not count as a retry."`
-	Cancel        bool          `help:"Take a reshard back whose jobs do not move yet."`
+	Cancel        bool          `help:"Cancel a reshard before its jobs move."`
 	Yes           bool          `short:"y" help:"Do not ask. Needed without a terminal."`
 }
 
-// reshardSite is where a reshard is asked for: a node, or Redis itself.
+// reshardSite takes the requests about a reshard. It is a node, or Redis itself.
 type reshardSite interface {
 	begin(ctx context.Context, want actions.ReshardChange) (actions.Resharding, error)
 	show(ctx context.Context) (actions.Resharding, error)
 	cancel(ctx context.Context) error
-	// drive takes part in the reshard until ctx ends, if that is needed.
+	// drive drives the reshard while no node lives, until ctx ends.
 	drive(ctx context.Context)
-	// detached says who goes on after the command.
-	detached() string
+	// nextDriver says who drives the reshard after the command has ended.
+	nextDriver() string
 }
 
-// Run begins a reshard and waits for its end, or does what the flags say.
+// Run begins, shows or cancels a reshard, as the flags say. It waits for the end of a reshard that is under way.
 func (c *queuesReshard) Run(with *session, grammar *kong.Context) error {
 	if err := c.checkFlags(); err != nil {
 		return err
@@ -65,7 +65,7 @@ func (c *queuesReshard) Run(with *session, grammar *kong.Context) error {
 	}
 	now, err := site.show(with.ctx)
 	if err != nil {
-		return c.explain(err)
+		return c.withExitCode(err)
 	}
 	switch {
 	case c.Shards == nil && !now.UnderWay():
@@ -80,7 +80,7 @@ func (c *queuesReshard) Run(with *session, grammar *kong.Context) error {
 	if c.DryRun {
 		return with.printValue(now, func() { with.Printf("%s: %s\n", c.Queue, now.String()) })
 	}
-	return c.await(with, site, now)
+	return c.awaitEnd(with, site, now)
 }
 
 func (c *queuesReshard) checkFlags() error {
@@ -99,8 +99,8 @@ func (c *queuesReshard) checkFlags() error {
 	return nil
 }
 
-// openSite connects to Redis if a flag, the configuration or a variable names it and nothing names a node. Otherwise it asks
-// the node.
+// openSite returns Redis as the site if a flag, the configuration or a variable names it and nothing names a node. Otherwise
+// it returns the node.
 func (c *queuesReshard) openSite(with *session, grammar *kong.Context) (reshardSite, func(), error) {
 	named := c.Redis != "" || c.Config != "" || os.Getenv("LOWKIQ_REDIS") != ""
 	if !named || c.isNodeGiven(grammar) {
@@ -120,7 +120,7 @@ func (c *queuesReshard) openSite(with *session, grammar *kong.Context) (reshardS
 	user := cmp.Or(os.Getenv("LOWKIQ_USER"), os.Getenv("USER"))
 	site := &redisSite{client: client, queue: c.Queue, by: changes.Who{Name: user, Claimed: user != ""}}
 	site.driver = &reshard.Driver{
-		Client: client, Entries: client.Registry().Entries, By: site.by, Log: slog.New(slog.DiscardHandler), Leads: func() bool { return !site.lives(with.ctx) },
+		Client: client, Entries: client.Registry().Entries, By: site.by, Log: slog.New(slog.DiscardHandler), Leads: func() bool { return !site.nodeLives(with.ctx) },
 		Failed: func(op string, err error) { terminal.Fprintf(with.Err, "lowkiq-node: %s: %v\n", op, err) },
 	}
 	return site, func() { client.Close() }, nil
@@ -165,7 +165,7 @@ func (n *nodeSite) cancel(ctx context.Context) error {
 
 func (n *nodeSite) drive(context.Context) {}
 
-func (n *nodeSite) detached() string { return "the nodes go on with it" }
+func (n *nodeSite) nextDriver() string { return "the nodes go on with it" }
 
 // redisSite works on Redis, and drives the reshard if no node lives.
 type redisSite struct {
@@ -193,8 +193,9 @@ func (s *redisSite) cancel(ctx context.Context) error {
 
 func (s *redisSite) drive(ctx context.Context) { s.driver.Run(ctx) }
 
-// lives reports whether a node lives, as read lately.
-func (s *redisSite) lives(ctx context.Context) bool {
+// nodeLives reports whether a node lives. It reads the leases at most once a second. If it cannot read them, it keeps its
+// last answer, so that a short outage of Redis makes no second driver.
+func (s *redisSite) nodeLives(ctx context.Context) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if time.Since(s.asked) > time.Second {
@@ -205,17 +206,17 @@ func (s *redisSite) lives(ctx context.Context) bool {
 	return s.alive
 }
 
-func (s *redisSite) detached() string {
-	if s.lives(context.Background()) {
+func (s *redisSite) nextDriver() string {
+	if s.nodeLives(context.Background()) {
 		return "the nodes go on with it"
 	}
 	return "no node lives, so nobody goes on with it until lowkiq-node queues reshard " + s.queue + " runs again"
 }
 
-// cancelReshard takes a reshard back.
+// cancelReshard cancels a reshard and prints the number of shards that stays.
 func (c *queuesReshard) cancelReshard(with *session, site reshardSite) error {
 	if err := site.cancel(with.ctx); err != nil {
-		return c.explain(err)
+		return c.withExitCode(err)
 	}
 	now, err := site.show(with.ctx)
 	if err != nil {
@@ -224,8 +225,8 @@ func (c *queuesReshard) cancelReshard(with *session, site reshardSite) error {
 	return with.printValue(now, func() { with.Printf("%s keeps its %s\n", c.Queue, terminal.CountNoun(now.From, "shard")) })
 }
 
-// explain gives a refusal its exit code: 64 for bad input, and 1 if the state of the queue forbids it.
-func (c *queuesReshard) explain(err error) error {
+// withExitCode gives a refusal its exit code: 64 for bad input, and 1 if the state of the queue forbids it.
+func (c *queuesReshard) withExitCode(err error) error {
 	var answer *web.Problem
 	switch {
 	case errors.As(err, &answer) && answer.Status == http.StatusConflict:
@@ -248,7 +249,7 @@ func (c *queuesReshard) printIdle(with *session, now actions.Resharding) error {
 	})
 }
 
-// begin shows the cost, asks, and begins. With --dry-run it prints the cost alone.
+// begin shows the cost, asks, and begins the reshard. With --dry-run it only prints the cost.
 func (c *queuesReshard) begin(with *session, site reshardSite) (now actions.Resharding, err error) {
 	want := actions.ReshardChange{Shards: *c.Shards, Patience: c.Patience.String(), MaxPause: c.MaxPause.String(), CancelCalls: c.CancelCalls, DryRun: true}
 	ask := !c.Yes && !c.DryRun
@@ -257,7 +258,7 @@ func (c *queuesReshard) begin(with *session, site reshardSite) (now actions.Resh
 	}
 	if c.DryRun || ask {
 		if now, err = site.begin(with.ctx, want); err != nil {
-			return now, c.explain(err)
+			return now, c.withExitCode(err)
 		}
 		if c.DryRun {
 			err = with.printValue(now, func() { c.printCost(with, now); with.Printf("nothing was changed\n") })
@@ -272,7 +273,7 @@ func (c *queuesReshard) begin(with *session, site reshardSite) (now actions.Resh
 	}
 	want.DryRun = false
 	now, err = site.begin(with.ctx, want)
-	return now, c.explain(err)
+	return now, c.withExitCode(err)
 }
 
 // printCost prints an estimate.
@@ -283,32 +284,32 @@ func (c *queuesReshard) printCost(with *session, now actions.Resharding) {
 		return
 	}
 	to := *c.Shards
-	with.Printf("%s: %d -> %s%s\n", c.Queue, now.From, terminal.CountNoun(to, "shard"), ratio(now.From, to))
+	with.Printf("%s: %d -> %s%s\n", c.Queue, now.From, terminal.CountNoun(to, "shard"), formatRatio(now.From, to))
 	moves := fmt.Sprintf("%s of %s", countJobs(e.Jobs), reshard.FormatBytes(e.Bytes))
 	if e.Morgue > 0 {
-		moves += fmt.Sprintf(", %s in the morgue", grouped(e.Morgue))
+		moves += fmt.Sprintf(", %s in the morgue", groupThousands(e.Morgue))
 	}
 	if e.States > 0 {
-		moves += fmt.Sprintf(", %s states", grouped(e.States))
+		moves += fmt.Sprintf(", %s states", groupThousands(e.States))
 	}
 	with.Printf("  moves       %s\n", moves)
-	with.Printf("  pause       about %s without handler calls; pushes are taken\n", briefSeconds(e.Pause))
+	with.Printf("  pause       about %s without handler calls; pushes are taken\n", formatBriefly(e.Pause))
 	if n := len(now.WaitsFor); n > 0 {
 		w := now.WaitsFor[0]
-		with.Printf("  first ends  %s, the longest runs for %s: %s on %s\n", terminal.CountNoun(n, "call"), briefSeconds(w.For), w.Name(), w.Node)
+		with.Printf("  waits for   %s; %s on %s has run for %s\n", terminal.CountNoun(n, "call"), w.Name(), w.Node, formatBriefly(w.For))
 	}
 	room := "Redis has no maxmemory"
 	if e.Room != nil {
 		room = fmt.Sprintf("Redis may take %s more", reshard.FormatBytes(*e.Room))
 	}
-	with.Printf("  memory      +%s for as long as it takes; %s\n", reshard.FormatBytes(e.Memory), room)
+	with.Printf("  memory      +%s until all jobs have moved; %s\n", reshard.FormatBytes(e.Memory), room)
 	if e.Refused != "" {
 		with.Printf("it would be refused: %s\n", e.Refused)
 	}
 }
 
-// ratio says how many shards come from each shard, if that is a whole number.
-func ratio(from, to int) string {
+// formatRatio says how many shards come from each shard, if that is a whole number.
+func formatRatio(from, to int) string {
 	switch {
 	case from > 0 && to > from && to%from == 0:
 		return fmt.Sprintf(", %d for each", to/from)
@@ -318,8 +319,8 @@ func ratio(from, to int) string {
 	return ""
 }
 
-// briefSeconds returns seconds for people.
-func briefSeconds(s float64) string {
+// formatBriefly formats a number of seconds, with tenths below ten seconds.
+func formatBriefly(s float64) string {
 	d := time.Duration(s * float64(time.Second))
 	if d >= 10*time.Second {
 		return d.Round(time.Second).String()
@@ -333,8 +334,8 @@ const (
 	sayEvery   = 5 * time.Second
 )
 
-// await shows the reshard until its end. If it is interrupted, the reshard goes on.
-func (c *queuesReshard) await(with *session, site reshardSite, now actions.Resharding) error {
+// awaitEnd shows the reshard until its end. If the command is interrupted, the reshard goes on.
+func (c *queuesReshard) awaitEnd(with *session, site reshardSite, now actions.Resharding) error {
 	ctx, stop := context.WithCancel(with.ctx)
 	var group sync.WaitGroup
 	group.Go(func() { site.drive(ctx) })
@@ -342,7 +343,7 @@ func (c *queuesReshard) await(with *session, site reshardSite, now actions.Resha
 	defer stop()
 	begun, moving, said := time.Now(), time.Time{}, time.Time{}
 	from, to, phase, jobs := now.From, now.To, reshard.None, 0
-	before := time.Duration(now.Pause * float64(time.Second)) // that it had paused when this command saw it
+	before := time.Duration(now.Pause * float64(time.Second)) // the pause before this command saw the reshard
 	if now.Estimate != nil {
 		jobs = now.Estimate.Jobs
 	}
@@ -352,23 +353,23 @@ func (c *queuesReshard) await(with *session, site reshardSite, now actions.Resha
 			moving = time.Now()
 		}
 		if now.Phase != phase || time.Since(said) >= sayEvery {
-			if text := phaseLine(c.Queue, now); text != "" && !with.asJSON {
+			if text := describePhase(c.Queue, now); text != "" && !with.asJSON {
 				terminal.Fprintf(with.Err, "%s\n", text)
 			}
 			phase, said = now.Phase, time.Now()
 		}
 		if sleep.For(with.ctx, watchEvery) != nil {
-			return exit.Fail(exit.Interrupted, "detached from the reshard of %s; %s", c.Queue, site.detached())
+			return exit.Fail(exit.Interrupted, "detached from the reshard of %s; %s", c.Queue, site.nextDriver())
 		}
 		next, err := site.show(with.ctx)
 		switch {
 		case with.ctx.Err() != nil:
-			return exit.Fail(exit.Interrupted, "detached from the reshard of %s; %s", c.Queue, site.detached())
-		case err != nil && exitCode(c.explain(err)) == exit.Unreachable:
+			return exit.Fail(exit.Interrupted, "detached from the reshard of %s; %s", c.Queue, site.nextDriver())
+		case err != nil && exitCode(c.withExitCode(err)) == exit.Unreachable:
 			terminal.Fprintf(with.Err, "lowkiq-node: %v; trying again\n", err)
 			_ = sleep.For(with.ctx, time.Second)
 		case err != nil:
-			return c.explain(err)
+			return c.withExitCode(err)
 		default:
 			now = next
 		}
@@ -383,14 +384,14 @@ func (c *queuesReshard) await(with *session, site reshardSite, now actions.Resha
 		moving = begun
 	}
 	return with.printValue(now, func() {
-		with.Printf("%s has %s: %s moved in %s; the longest stood still for %s\n", c.Queue, terminal.CountNoun(to, "shard"),
-			countJobs(jobs), briefSeconds(time.Since(moving).Seconds()), briefSeconds((before + time.Since(begun)).Seconds()))
-		with.Printf("write shards: %d into the configuration of nodes that name the number\n", to)
+		with.Printf("%s has %s: %s moved in %s, and handlers paused for at most %s\n", c.Queue, terminal.CountNoun(to, "shard"),
+			countJobs(jobs), formatBriefly(time.Since(moving).Seconds()), formatBriefly((before + time.Since(begun)).Seconds()))
+		with.Printf("set shards: %d in the configurations that name the number\n", to)
 	})
 }
 
-// grouped returns a number with its thousands apart.
-func grouped(n int) string {
+// groupThousands formats a number with a comma before each group of three digits.
+func groupThousands(n int) string {
 	text := strconv.Itoa(n)
 	for i := len(text) - 3; i > 0; i -= 3 {
 		text = text[:i] + "," + text[i:]
@@ -402,11 +403,11 @@ func countJobs(n int) string {
 	if n == 1 {
 		return "1 job"
 	}
-	return grouped(n) + " jobs"
+	return groupThousands(n) + " jobs"
 }
 
-// phaseLine describes a phase.
-func phaseLine(queue string, now actions.Resharding) string {
+// describePhase describes the phase of a reshard, "" if there is nothing to say.
+func describePhase(queue string, now actions.Resharding) string {
 	switch now.Phase {
 	case reshard.Draining:
 		if len(now.WaitsFor) == 0 && now.Busy != "" {
@@ -417,12 +418,12 @@ func phaseLine(queue string, now actions.Resharding) string {
 		}
 		var calls []string
 		for _, w := range now.WaitsFor[:min(3, len(now.WaitsFor))] {
-			calls = append(calls, fmt.Sprintf("%s on %s for %s", w.Name(), w.Node, briefSeconds(w.For)))
+			calls = append(calls, fmt.Sprintf("%s on %s for %s", w.Name(), w.Node, formatBriefly(w.For)))
 		}
 		return fmt.Sprintf("waiting for %s: %s", terminal.CountNoun(len(now.WaitsFor), "call"), strings.Join(calls, ", "))
 	case reshard.Copying:
 		return fmt.Sprintf("%s has %s; %s of %s jobs moved, %d of %d shards work", queue, terminal.CountNoun(now.To, "shard"),
-			grouped(now.Moved), grouped(now.Of), now.Open, now.To)
+			groupThousands(now.Moved), groupThousands(now.Of), now.Open, now.To)
 	}
 	return ""
 }

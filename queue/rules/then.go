@@ -13,7 +13,7 @@ type Then struct {
 	Dead string `rule:"dead" max:"128" text:"the name of a queue"` // gets each payload that is buried or has expired
 }
 
-// queueName is the rule of protocol.CheckName.
+// queueName matches the names that protocol.CheckName allows.
 var queueName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
 
 func (t *Then) checkParts() error {

@@ -58,7 +58,7 @@ var (
 	Reshard = &Action{Name: reshard.ActionBegin, On: OnQueue, Path: "reshard", Command: "queues reshard",
 		Brief: "change the number of shards of a queue while it runs"}
 	CancelReshard = &Action{Name: reshard.ActionCancel, On: OnQueue,
-		Brief: "take a reshard back before its jobs move"}
+		Brief: "cancel a reshard before its jobs move"}
 	DropOutgoing = &Action{Name: "drop outgoing", On: OnQueue, Path: "outgoing/drop", Destroys: true,
 		Brief: "drop follow-ups that wait to be delivered, the oldest first"}
 	ChangeRules = &Action{Name: "rules", On: OnQueue, Path: "rules",

@@ -12,36 +12,36 @@ import (
 	"github.com/lowkiq/lowkiq/status"
 )
 
-// ReshardChange asks for another number of shards.
+// ReshardChange is a request for another number of shards.
 type ReshardChange struct {
 	Shards      int    `json:"shards" min:"1" max:"10000"`
-	Patience    string `json:"patience,omitempty"`     // how long to wait for running handler calls, such as 30s, the default. Then nothing is changed
+	Patience    string `json:"patience,omitempty"`     // how long running handler calls may take to end; default: 30s. After that nothing is changed
 	MaxPause    string `json:"max_pause,omitempty"`    // refuse a reshard that would pause handlers for longer; default: 1m
 	CancelCalls bool   `json:"cancel_calls,omitempty"` // end running handler calls. Their jobs run again, which does not count as a retry
-	DryRun      bool   `json:"dry_run,omitempty"`      // only estimate what it would cost
+	DryRun      bool   `json:"dry_run,omitempty"`      // only estimate the cost
 }
 
-// Resharding says how far a reshard is.
+// Resharding is the progress of a queue's reshard.
 type Resharding struct {
 	Queue string `json:"queue"`
 	status.Reshard
 	Estimate *ReshardCost `json:"estimate,omitempty"` // of a dry run, and of a reshard that the request has begun
 }
 
-// ReshardCost is a rough estimate of what a reshard costs.
+// ReshardCost is an estimate of the cost of a reshard.
 type ReshardCost struct {
 	Jobs    int     `json:"jobs"`              // ids that move
-	Bytes   int64   `json:"bytes"`             // of their records
+	Bytes   int64   `json:"bytes"`             // size of their records
 	Morgue  int     `json:"morgue"`            // ids in the morgue that move
 	States  int     `json:"states"`            // states of handlers that move
-	Memory  int64   `json:"memory"`            // that Redis needs in addition for as long as it takes, bytes
-	Room    *int64  `json:"room,omitempty"`    // that Redis may take in addition, bytes; absent if it has no maxmemory
-	Pause   float64 `json:"pause_s"`           // without handler calls, seconds
+	Memory  int64   `json:"memory"`            // bytes that Redis needs in addition until all jobs have moved
+	Room    *int64  `json:"room,omitempty"`    // bytes that Redis may take in addition; absent if it has no maxmemory
+	Pause   float64 `json:"pause_s"`           // seconds without handler calls
 	Refused string  `json:"refused,omitempty"` // why a reshard would be refused for its cost
 }
 
-// parseTime parses a time of a field, with a default for "".
-func parseTime(field, text string, byDefault time.Duration) (time.Duration, error) {
+// parseDuration parses the duration in a field of a request. "" means the default.
+func parseDuration(field, text string, byDefault time.Duration) (time.Duration, error) {
 	if text == "" {
 		return byDefault, nil
 	}
@@ -52,13 +52,13 @@ func parseTime(field, text string, byDefault time.Duration) (time.Duration, erro
 	return d, nil
 }
 
-// parse returns the request for the package reshard.
-func (c ReshardChange) parse(queue string, by changes.Who) (r reshard.Request, maxPause time.Duration, err error) {
+// parseRequest returns the request in the form of package reshard.
+func (c ReshardChange) parseRequest(queue string, by changes.Who) (r reshard.Request, maxPause time.Duration, err error) {
 	r = reshard.Request{Queue: queue, Shards: c.Shards, CancelCalls: c.CancelCalls, By: by}
-	if r.Patience, err = parseTime("patience", c.Patience, reshard.DefaultPatience); err != nil {
+	if r.Patience, err = parseDuration("patience", c.Patience, reshard.DefaultPatience); err != nil {
 		return r, 0, err
 	}
-	if maxPause, err = parseTime("max_pause", c.MaxPause, reshard.DefaultMaxPause); err != nil {
+	if maxPause, err = parseDuration("max_pause", c.MaxPause, reshard.DefaultMaxPause); err != nil {
 		return r, 0, err
 	}
 	if err := r.Check(); err != nil {
@@ -71,10 +71,10 @@ func (c ReshardChange) parse(queue string, by changes.Who) (r reshard.Request, m
 	return r, maxPause, nil
 }
 
-// BeginReshard begins a reshard, or estimates its cost. If a reshard to the same number is under way, it returns how far that is. A
-// driver does the rest: the leader of the cluster, or a command.
+// BeginReshard begins a reshard, or estimates its cost. If a reshard to the same number is under way, it returns the progress
+// of that reshard. The leader of the cluster drives the reshard to its end, or a command if no node lives.
 func BeginReshard(ctx context.Context, c *protocol.Client, by changes.Who, queue string, want ReshardChange) (Resharding, error) {
-	r, maxPause, err := want.parse(queue, by)
+	r, maxPause, err := want.parseRequest(queue, by)
 	if err != nil {
 		return Resharding{}, err
 	}
@@ -96,7 +96,7 @@ func BeginReshard(ctx context.Context, c *protocol.Client, by changes.Who, queue
 	return now, nil
 }
 
-// ReadReshard says how far the reshard of a queue is.
+// ReadReshard returns the progress of a queue's reshard.
 func ReadReshard(ctx context.Context, c *protocol.Client, queue string) (Resharding, error) {
 	p, err := reshard.Read(ctx, c, queue)
 	if err != nil {
@@ -105,7 +105,7 @@ func ReadReshard(ctx context.Context, c *protocol.Client, queue string) (Reshard
 	return Resharding{Queue: queue, Reshard: status.ReshardOf(&p)}, nil
 }
 
-// Reshard does the same for a person, and logs a change.
+// Reshard is BeginReshard for a person. It logs the change.
 func (o *Operator) Reshard(ctx context.Context, by changes.Who, queue string, want ReshardChange) (Resharding, error) {
 	by = o.withNode(by)
 	now, err := BeginReshard(ctx, o.client, by, queue, want)
@@ -115,7 +115,7 @@ func (o *Operator) Reshard(ctx context.Context, by changes.Who, queue string, wa
 	return now, err
 }
 
-// CancelReshard takes a reshard back before its jobs move.
+// CancelReshard cancels a reshard before its jobs move.
 func (o *Operator) CancelReshard(ctx context.Context, by changes.Who, queue string) (Resharding, error) {
 	by = o.withNode(by)
 	if err := reshard.Cancel(ctx, o.client, queue, by, ""); err != nil {

@@ -13,17 +13,17 @@ import (
 	"github.com/lowkiq/lowkiq/web/auth"
 )
 
-// reshardBody is the page that shows what a reshard would cost, and asks for it.
+// reshardBody is the page that shows the cost of a reshard and asks for confirmation.
 type reshardBody struct {
 	actions.Resharding
-	Shards               string // as it was asked for
+	Shards               string // the requested number
 	Memory, Bytes, Room  string
 	Pause                time.Duration
 	FromShards, ToShards int
 	CancelCalls          bool
 }
 
-// reshardQueue shows the cost of a reshard, begins it once it is confirmed, or takes it back.
+// reshardQueue shows the cost of a reshard, begins it once it is confirmed, or cancels it.
 func (d *Dashboard) reshardQueue(w http.ResponseWriter, r *http.Request) {
 	d.handlePage(func(r *http.Request) (view, error) {
 		q, form, err := d.formOf(w, r)
