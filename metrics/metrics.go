@@ -68,6 +68,11 @@ func (m *Metrics) RecurringMissed(name string, n int64) {
 	m.counters[recurringMissed].WithLabelValues(name).Add(float64(n))
 }
 
+// RefusedFollowUp counts a follow-up that was dropped. The reason is hops, size or invalid.
+func (m *Metrics) RefusedFollowUp(queue, reason string) {
+	m.counters[outgoingRefused].WithLabelValues(queue, reason).Inc()
+}
+
 // SetReshard sets the figures of a reshard under way. left is the number of jobs that have not moved. took is the time since
 // the reshard began or, once jobs move, since their first move.
 func (m *Metrics) SetReshard(queue string, left int64, took time.Duration) {

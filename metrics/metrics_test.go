@@ -29,6 +29,7 @@ func TestTableIsExported(t *testing.T) {
 	m.Queue("orders").ProcessWait().Observe(time.Second)
 	m.SetUnowned("orders", 1, true)
 	m.RecurringMissed("daily", 1)
+	m.RefusedFollowUp("orders", "size")
 	m.SetReshard("orders", 7, time.Second)
 	Pushed(registry)("orders", nil)
 	registry.MustRegister(Build("1.2.3"), &Working{

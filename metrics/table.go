@@ -89,6 +89,12 @@ var (
 		More:  "`lowkiq-node outgoing QUEUE` shows them.",
 		Worry: "it is not 0 for long",
 	})
+	outgoingRefused = declareMetric(TypeCounter, "lowkiq_outgoing_refused_total", "queue reason", Metric{
+		Help: "Follow-ups of a queue that the rule then had made and that this node dropped, because the other queue will never take them.",
+		More: "The log has the id and the error. A buried payload stays in the morgue of its queue. `reason` is `hops` (the chain is too long), `size` (the payload is beyond a limit) or `invalid` " +
+			"(it cannot be decoded, or a codec or a middleware refuses it).",
+		Worry: "it rises",
+	})
 	journalDropped = declareScraped(TypeGauge, "lowkiq_journal_dropped_lines", "queue", Metric{
 		Help:  "Lines that were never written to the journals of this node's shards because Redis was out of memory. The leader adds the shards without an owner.",
 		More:  "The jobs have ended all the same.",

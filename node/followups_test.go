@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -479,4 +481,120 @@ func TestFollowUpsOfAnUnhandledQueue(t *testing.T) {
 		t.Fatal(err)
 	}
 	await(t, "both are handled", func() bool { stats, err := mail.Stats(t.Context()); return err == nil && stats.Processed == 2 })
+}
+
+// TestRefusedFollowUps checks that a follow-up that its queue will never take holds nothing up. Payloads of the rule dead are
+// in the morgue of their queue anyway.
+func TestRefusedFollowUps(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	var alerts arrivals
+	var log lines
+	picky := func(_ string, next queue.Pusher) queue.Pusher {
+		return func(ctx context.Context, jobs []lowkiq.Push) ([]queue.Result, error) {
+			switch string(jobs[0].Payload) {
+			case "dropped":
+				return make([]queue.Result, len(jobs)), nil
+			case "doubled":
+				results, err := next(ctx, append(jobs, jobs...))
+				return results[:len(jobs)], err
+			case "refused":
+				return make([]queue.Result, len(jobs)), errors.New("not today")
+			case "panics":
+				panic("no such payload")
+			}
+			return next(ctx, jobs)
+		}
+	}
+	encode := func(data []byte) ([]byte, error) {
+		if string(data) == "no code" {
+			return nil, errors.New("no code for it")
+		}
+		return xor(data)
+	}
+	decode := func(data []byte) ([]byte, error) {
+		if string(data) == "garbled" {
+			return nil, errors.New("it is garbled")
+		}
+		return data, nil
+	}
+	same := func(data []byte) ([]byte, error) { return data, nil }
+	node := startQueues(t, Config{Name: "n1", Redis: srv.URL(), Log: slog.New(slog.NewTextHandler(&log, nil))},
+		func(n *Node) error {
+			return n.Handle(QueueConfig{Name: "orders", Shards: 1, Codec: queue.Codec{Name: "same", Encode: same, Decode: decode}, Rules: rules.Rules{Then: rules.Then{Dead: "alerts"}}},
+				lowkiq.HandlerFunc(func(context.Context, *lowkiq.Batch) error { return nil }))
+		},
+		func(n *Node) error {
+			return n.Handle(QueueConfig{Name: "alerts", Shards: 1, Codec: queue.Codec{Name: "xor", Encode: encode, Decode: xor}, PushMiddlewares: []queue.Middleware{picky},
+				Rules: rules.Rules{Push: rules.Push{PayloadBytes: 2000}}}, lowkiq.HandlerFunc(alerts.handle))
+		})
+	node.serving()
+	bad := []string{"dropped", "doubled", "refused", "panics", "no code", "garbled", strings.Repeat("large", 1000)}
+	var jobs []lowkiq.Push
+	for i, payload := range append(slices.Clone(bad), "good") {
+		jobs = append(jobs, lowkiq.Push{ID: fmt.Sprint("id", i), Payload: []byte(payload), PerformAt: time.Now().Add(time.Hour)})
+	}
+	q, err := node.client.Queue(t.Context(), "orders")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := q.Push(t.Context(), jobs...); err != nil {
+		t.Fatal(err)
+	}
+	for _, job := range jobs {
+		if n, err := browse.Of(q).Bury(t.Context(), browse.Anywhere, job.ID); n != 1 || err != nil {
+			t.Fatal(n, err)
+		}
+	}
+	await(t, "the good payload", func() bool { return len(alerts.of(jobs[len(bad)].ID)) == 1 })
+	await(t, "no follow-up is left", func() bool { return node.outgoing("orders") == 0 })
+	if got := alerts.count(); got != 1 {
+		t.Errorf("got %d payloads, want 1", got)
+	}
+	page, err := browse.Of(q).Page(t.Context(), browse.Query{State: browse.StateMorgue})
+	if err != nil || len(page.Jobs) != len(jobs) {
+		t.Errorf("got %d jobs in the morgue, %v, want %d", len(page.Jobs), err, len(jobs))
+	}
+	for reason, want := range map[string]float64{"size": 1, "invalid": 6} {
+		if got := total(t, []*running{node}, "lowkiq_outgoing_refused_total", "orders", reason); got != want {
+			t.Errorf("refused for %s: got %v, want %v", reason, got, want)
+		}
+	}
+	for _, want := range []string{"a middleware made 0 jobs of it", "5034 bytes, at most 2000 are allowed"} { // the first of each reason
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("got no %q in the log %s", want, log.String())
+		}
+	}
+}
+
+// TestThenDoneTooLarge checks that a payload that the queue of the rule then cannot get is buried with the reason. Its
+// handler runs once, so nothing is lost or done twice.
+func TestThenDoneTooLarge(t *testing.T) {
+	t.Parallel()
+	var runs atomic.Int32
+	node := startQueues(t, Config{Name: "n1", Redis: redistest.Start(t).URL()},
+		func(n *Node) error {
+			return n.Handle(QueueConfig{Name: "orders", Shards: 1, Rules: rules.Rules{Then: rules.Then{Done: "billing"}}},
+				lowkiq.HandlerFunc(func(context.Context, *lowkiq.Batch) error { runs.Add(1); return nil }))
+		},
+		func(n *Node) error {
+			return n.Handle(QueueConfig{Name: "billing", Shards: 1, Rules: rules.Rules{Push: rules.Push{PayloadBytes: 1024}}}, lowkiq.HandlerFunc(func(context.Context, *lowkiq.Batch) error { return nil }))
+		})
+	node.serving()
+	if _, err := node.client.Push(t.Context(), "orders", lowkiq.Push{ID: "a", Payload: make([]byte, 1020)}); err != nil {
+		t.Fatal(err)
+	}
+	q, err := node.client.Queue(t.Context(), "orders")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found browse.Listed
+	await(t, "the job in the morgue", func() bool {
+		found, _, err = browse.Of(q).Job(t.Context(), "a")
+		return err == nil && found.State == browse.StateMorgue
+	})
+	const want = `the rule then cannot pass a payload on: bad follow-up: follow-up to queue "billing": job "a": payload is too large: 1052 bytes, at most 1024 are allowed`
+	if found.Error != want || runs.Load() != 1 || len(found.Payloads) != 1 || len(found.Payloads[0].Data) != 1020 {
+		t.Errorf("got %d runs, %d payloads, error %q, want 1 run, 1 payload, %q", runs.Load(), len(found.Payloads), found.Error, want)
+	}
 }

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/lowkiq/lowkiq"
@@ -18,6 +19,19 @@ func (in *instance) newRelay() *relay.Relay {
 				in.ops.logWarning("deliver follow-ups", s, err)
 			} else if left, ok := in.ops.lines.mayLog("follow-ups wait: " + err.Error()); ok && in.io.Err() == nil {
 				in.log.Warn("follow-ups wait", "shard", s, "err", err, "left_out", left)
+			}
+		},
+		Dropped: func(s lowkiq.Shard, o *protocol.Outgoing, err error) {
+			reason := "invalid"
+			switch {
+			case errors.Is(err, protocol.ErrHops):
+				reason = "hops"
+			case errors.Is(err, protocol.ErrPayloadSize), errors.Is(err, protocol.ErrTooManyBytes):
+				reason = "size"
+			}
+			in.node.metrics.RefusedFollowUp(s.Queue, reason)
+			if left, ok := in.ops.lines.mayLog(fmt.Sprint("follow-up dropped: ", s.Queue, o.Queue, reason)); ok {
+				in.log.Warn("follow-up dropped, as its queue will never take it", "shard", s, "ended", o.EndWord(), "id", o.ID, "to", o.Queue, "err", err, "left_out", left)
 			}
 		},
 	})

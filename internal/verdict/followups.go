@@ -15,7 +15,7 @@ type Encoder func(hops int, all []lowkiq.FollowUp) ([]protocol.FollowUp, error)
 // AddFollowUps encodes the follow-ups of the jobs that an answer makes done, which are those of the handler and those
 // of the rule then, and adds them to the reports. It returns the answer with the failures of jobs whose follow-ups
 // cannot be stored. A queue that is not registered fails the whole batch. A chain of follow-ups that is too long
-// buries its job.
+// buries its job, and so does a payload that the rule can never pass on. Another run of its handler would not help.
 func (r *Rules) AddFollowUps(batch *lowkiq.Batch, reports *Reports, answer error, encode Encoder) error {
 	if r.Then.Done == "" && !anyFollowUps(reports.Answers) {
 		return answer
@@ -30,7 +30,7 @@ func (r *Rules) AddFollowUps(batch *lowkiq.Batch, reports *Reports, answer error
 		switch {
 		case errors.Is(err, lowkiq.ErrUnknownQueue) || protocol.Transient(err):
 			return joinErrors(answer, err)
-		case errors.Is(err, protocol.ErrHops):
+		case errors.Is(err, protocol.ErrHops), errors.Is(err, errNotPassedOn):
 			failed[job.ID] = lowkiq.Bury{Reason: err.Error()}
 		case err != nil:
 			failed[job.ID] = err
@@ -69,25 +69,35 @@ func (r *Rules) encodeFollowUps(job *lowkiq.Job, asked []lowkiq.FollowUp, encode
 	if r.Then.Done == "" {
 		return all, nil
 	}
+	ruled, err := r.passOnDone(job, hops, encode)
+	if panicked := (*PanicError)(nil); errors.Is(err, protocol.ErrFollowUp) || errors.As(err, &panicked) {
+		err = fmt.Errorf("%w: %w", errNotPassedOn, err)
+	}
+	return append(all, ruled...), err
+}
+
+var errNotPassedOn = errors.New("the rule then cannot pass a payload on")
+
+// passOnDone encodes the follow-ups by the rule then for the payloads of a job that is done.
+func (r *Rules) passOnDone(job *lowkiq.Job, hops int, encode Encoder) (_ []protocol.FollowUp, err error) {
 	pushes := make([]lowkiq.FollowUp, len(job.Payloads))
 	for i := range job.Payloads {
 		if pushes[i], err = PassOn(r.Then.Done, job.ID, job.Payloads[i], r.Decode, map[string]string{"ended": "done"}); err != nil {
 			return nil, err
 		}
 	}
-	ruled, err := encode(hops, pushes)
-	return append(all, ruled...), err
+	return encode(hops, pushes)
 }
 
 // PassOn returns the follow-up by which the rule then passes a payload on to a queue. The payload keeps its headers,
 // except expires, and gets the headers of end. If that is too much, the header error goes first, and then the
-// headers of the payload. decode may be nil.
+// headers of the payload. decode may be nil. The error is a protocol.ErrFollowUp.
 func PassOn(queue, id string, payload lowkiq.Payload, decode func([]byte) ([]byte, error), end map[string]string) (lowkiq.FollowUp, error) {
 	data := payload.Data
 	if decode != nil {
 		var err error
 		if data, err = decode(data); err != nil {
-			return lowkiq.FollowUp{}, fmt.Errorf("decode for queue %q: %w", queue, err)
+			return lowkiq.FollowUp{}, fmt.Errorf("%w: decode for queue %q: %w", protocol.ErrFollowUp, queue, err)
 		}
 	}
 	if text := end["error"]; text != "" {

@@ -526,7 +526,7 @@ func checkFollowUps(hops int, all []lowkiq.FollowUp) (stored []protocol.FollowUp
 	for _, one := range all {
 		push := envelope.All([]lowkiq.Push{one.Push})[0]
 		if err := errors.Join(protocol.CheckName("queue", one.Queue), protocol.CheckNotReserved(one.Queue), envelope.Check(&push, lowkiq.MaxPayloadBytes, lowkiq.MaxIDPayload)); err != nil {
-			return nil, err
+			return nil, fmt.Errorf("%w: %w", protocol.ErrFollowUp, err)
 		}
 		stored = append(stored, protocol.FollowUp{Queue: one.Queue, ID: push.ID, Payload: push.Payload})
 	}

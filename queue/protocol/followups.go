@@ -34,7 +34,8 @@ type FollowUp struct {
 // ErrHops means that a chain of follow-ups is longer than lowkiq.MaxHops. Its job is buried.
 var ErrHops = errors.New("too many follow-ups in a chain")
 
-// ErrFollowUp means that a follow-up cannot be stored.
+// ErrFollowUp means that a follow-up can never be stored: it is invalid or too large, or a codec or a middleware of its
+// queue refuses it.
 var ErrFollowUp = errors.New("bad follow-up")
 
 // collectKey is the key of a *collector in the context of pushes that are encoded and not stored.
@@ -85,8 +86,12 @@ func (c *Client) EncodeFollowUps(ctx context.Context, source string, hops int, a
 		}
 		q.refreshEntry(ctx)
 		results, err := (*q.deliver.Load())(context.WithValue(ctx, collectKey{}, &into), by[name])
-		if err = errors.Join(err, firstError(results)); err != nil {
-			return nil, fmt.Errorf("follow-up to queue %q: %w", name, err)
+		if err = cmp.Or(err, firstError(results)); err != nil {
+			err = fmt.Errorf("follow-up to queue %q: %w", name, err)
+			if !Transient(err) && ctx.Err() == nil && q.Pushable() == nil { // the same push would be refused again
+				err = fmt.Errorf("%w: %w", ErrFollowUp, err)
+			}
+			return nil, err
 		}
 	}
 	return into.all, nil
@@ -112,7 +117,7 @@ func (q *Queue) collect(into *collector, jobs []lowkiq.Push) ([]Result, error) {
 	}
 	for i := range jobs {
 		if err := envelope.Check(&jobs[i], by.PayloadBytes, by.IDPayload); err != nil {
-			results[i].Err = fmt.Errorf("%w: %w", ErrFollowUp, err)
+			results[i].Err = err
 			continue
 		}
 		stored := FollowUp{Queue: q.Name, ID: jobs[i].ID, Payload: jobs[i].Payload}
@@ -292,9 +297,12 @@ func (s *Shard) source() string {
 func (s *Shipment) call() *redisdb.Call {
 	script := s.To.registry.db.Scripts.Deliver
 	rules := s.Queue.rules.Load()
-	args, numbers, size := []any{"m", rules.Payloads, rules.IDPayload, s.To.keys.Wake}, []any{s.From.source()}, 0
+	// A payload that is larger than the present limit goes alone, into an empty id. The limit was higher when its job
+	// ended, and nothing else would ever let the payload or its followers through.
+	limit := max(rules.IDPayload, len(s.All[s.Delivered].Payload))
+	args, numbers, size := []any{"m", rules.Payloads, limit, s.To.keys.Wake}, []any{s.From.source()}, 0
 	for i, one := range s.All[s.Delivered:] {
-		if size += len(one.Payload); i == maxShipment || i > 0 && size > maxChunkBytes {
+		if size += len(one.Payload); i == maxShipment || i > 0 && (size > maxChunkBytes || max(limit, len(one.Payload)) > rules.IDPayload) {
 			break
 		}
 		at := ""

@@ -25,6 +25,7 @@ var followUpTests = []testCase{
 	{"FollowUp_OfAMember", testFollowUpMember},
 	{"FollowUp_ArrivesOnce", testFollowUpOnce},
 	{"FollowUp_WaitsForAFullID", testFollowUpFull},
+	{"FollowUp_IsLargerThanANewLimit", testFollowUpOverLimit},
 	{"FollowUp_IsRefused", testFollowUpRefused},
 	{"Reserved_NamesBelongToLowkiq", testReserved},
 	{"FollowUp_OfAQueueWithOtherShards", testFollowUpMoved},
@@ -341,6 +342,31 @@ func testFollowUpMoved(t *testing.T, b *backend) {
 	s := &Shipment{From: r.s, Queue: anew, To: anew.Of("u"), All: all}
 	r.c.DeliverOutgoing(r.ctx, []*Shipment{s})
 	eq(t, "delivered", fmt.Sprint(s.Before, s.Delivered, len(s.All), s.Err), fmt.Sprint([]int64{all[0].Number}, 1, 1, nil))
+}
+
+// testFollowUpOverLimit: a follow-up beyond a limit that was lowered since goes into its id once that is empty, and the
+// follow-ups behind it follow.
+func testFollowUpOverLimit(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	mail := r.otherQueue("mail", 1)
+	r.push(job("a", "1"))
+	_, flight := r.popOne("a")
+	r.ackAll(Acks{Flight: flight, IDs: []string{"a"}, Answers: []Answer{{ID: "a", Then: r.encode(
+		then("mail", "u", strings.Repeat("x", 100)), then("mail", "u", strings.Repeat("y", 5000)), then("mail", "v", "z"))}}})
+	r.c.Registry().SetLimits("mail", rules.Push{IDPayload: 1024, PayloadBytes: 1024})
+	all := r.ship(mail)
+	if all[0].Delivered != 1 || !errors.Is(all[0].Err, ErrTooManyBytes) {
+		t.Errorf("to an id with a payload: got %d delivered, %v, want 1, %v", all[0].Delivered, all[0].Err, ErrTooManyBytes)
+	}
+	_, err := browse.Of(mail).Delete(r.ctx, browse.Anywhere, "u")
+	r.noErr(err)
+	all = r.ship(mail)
+	if all[0].Delivered != 3 || all[0].Err != nil {
+		t.Errorf("to an empty id: got %d delivered, %v, want 3", all[0].Delivered, all[0].Err)
+	}
+	if _, err := mail.Push(r.ctx, job("u", "more")); !errors.Is(err, ErrTooManyBytes) {
+		t.Errorf("a push: got %v, want %v", err, ErrTooManyBytes)
+	}
 }
 
 // testFollowUpRefused: a follow-up that cannot be stored is refused before its job ends. Nobody outside can forge the

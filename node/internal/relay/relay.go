@@ -42,6 +42,9 @@ type Config struct {
 	Now     func() time.Duration // a clock that never jumps
 	Log     *slog.Logger
 	Failed  func(s lowkiq.Shard, err error) // reports that follow-ups of a shard wait
+	// Dropped reports that a follow-up is dropped because its queue will never take it. err is a protocol.ErrFollowUp or a
+	// protocol.ErrHops.
+	Dropped func(s lowkiq.Shard, o *protocol.Outgoing, err error)
 }
 
 // The pauses before a target that has refused a follow-up is tried again.
@@ -392,11 +395,14 @@ func (r *Relay) sort(ctx context.Context, p *pass) (shipments []*protocol.Shipme
 			continue
 		}
 		if o.End != "" {
-			if drop, err := r.encode(ctx, p, &o); err != nil {
-				r.block(p, to, o.Number, err)
-				continue
-			} else if drop {
+			err := r.encode(ctx, p, &o)
+			switch {
+			case errors.Is(err, protocol.ErrFollowUp), errors.Is(err, protocol.ErrHops):
+				r.cfg.Dropped(p.shard.Shard, &o, err)
 				p.page.Delivered = append(p.page.Delivered, o.Number)
+				continue
+			case err != nil:
+				r.block(p, to, o.Number, err)
 				continue
 			}
 		}
@@ -409,40 +415,36 @@ func (r *Relay) sort(ctx context.Context, p *pass) (shipments []*protocol.Shipme
 	return shipments
 }
 
-// encode puts a follow-up by the rule then into the form of its queue. drop is true if the chain of follow-ups is too long.
-// Codecs and middlewares are code of users, and may panic.
-func (r *Relay) encode(ctx context.Context, p *pass, o *protocol.Outgoing) (drop bool, err error) {
+// encode puts a follow-up by the rule then into the form of its queue. The error is a protocol.ErrFollowUp or a
+// protocol.ErrHops if the follow-up can never be delivered. Codecs and middlewares are code of users, and may panic.
+func (r *Relay) encode(ctx context.Context, p *pass, o *protocol.Outgoing) (err error) {
 	defer func() {
 		if value := recover(); value != nil {
-			drop, err = false, fmt.Errorf("a codec or a middleware panics: %v\n%s", value, debug.Stack())
+			err = fmt.Errorf("%w: a codec or a middleware panics: %v\n%s", protocol.ErrFollowUp, value, debug.Stack())
 		}
 	}()
 	decode, err := r.cfg.Decoder(ctx, p.shard.Queue)
 	if err != nil {
-		return false, err
+		return err
 	}
 	payload, err := o.Open()
 	if err != nil {
-		return false, err
+		return fmt.Errorf("%w: %w", protocol.ErrFollowUp, err)
 	}
 	_, text, _ := strings.Cut(o.End, "\n")
 	push, err := verdict.PassOn(o.Queue, o.ID, payload, decode, map[string]string{"ended": o.EndWord(), "error": text})
 	if err != nil {
-		return false, err
+		return err
 	}
 	stored, err := r.cfg.Redis.EncodeFollowUps(ctx, p.shard.Queue, protocol.HopsOf([]lowkiq.Payload{payload}), []lowkiq.FollowUp{push})
-	if errors.Is(err, protocol.ErrHops) {
-		r.cfg.Log.Warn("a payload is not passed on", "shard", p.shard.Shard, "id", o.ID, "to", o.Queue, "err", err)
-		return true, nil
-	}
 	if err == nil && len(stored) != 1 {
-		err = fmt.Errorf("a middleware made %d jobs of a follow-up", len(stored))
+		err = fmt.Errorf("%w: a middleware made %d jobs of it, must be 1", protocol.ErrFollowUp, len(stored))
 	}
 	if err != nil {
-		return false, err
+		return err
 	}
 	o.FollowUp, o.End = stored[0], ""
-	return false, nil
+	return nil
 }
 
 // settle records the outcome of a shipment.

@@ -114,7 +114,7 @@ type relays struct {
 }
 
 func (r *relays) add() *Relay {
-	relay := New(Config{Redis: r.world, Now: func() time.Duration { return r.now }, Log: slog.New(slog.DiscardHandler), Failed: func(lowkiq.Shard, error) {}})
+	relay := New(Config{Redis: r.world, Now: func() time.Duration { return r.now }, Log: slog.New(slog.DiscardHandler), Failed: func(lowkiq.Shard, error) {}, Dropped: func(lowkiq.Shard, *protocol.Outgoing, error) {}})
 	r.all = append(r.all, relay)
 	return relay
 }
