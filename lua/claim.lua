@@ -4,8 +4,8 @@
 --#keys journal journalx reply progress urgent stale coming out
 -- ARGV  1 instance  2 cause: fresh, self or seize  3 the fence that the caller has read ('0' if none)
 --       4 the holder that the caller has read ('' if none)
---       5 the queue that gets dead payloads by the rule `then` ('' if none); left out by a process that does not
---       know the rule
+--       5 the queue that gets dead payloads by the rule `then` ('' if none). A process that does not know the rule
+--       leaves it out, and the field stays
 -- Returns {'OK', fence, recovered jobs, payloads buried as crashes, ids that are still in flights (see
 --         resume.lua), held ids (see held.lua), the rule of groups (see regroup.lua), 1 if follow-ups wait}
 --         {'STALE', holder, fence}  the claim has changed since the caller read it; nothing happens
@@ -34,7 +34,7 @@ if redis.call('EXISTS', KEY.coming) == 1 then return {'CLOSED', '', fence} end
 
 --#include judge
 --#include held
--- The field is there before payloads are buried below.
+-- tell reads this field. take_back below may bury payloads, so the claim stores the field before it.
 if ARGV[5] and ARGV[5] ~= (redis.call('HGET', KEY.count, 'then') or '') then
   redis.call('HDEL', KEY.count, 'then') -- the first write needs no memory: see lease.lua
   if ARGV[5] ~= '' then redis.call('HSET', KEY.count, 'then', ARGV[5]) end

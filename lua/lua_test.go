@@ -246,7 +246,7 @@ func TestCommonPath(t *testing.T) {
 		"push.lua, what fresh ids run":        {before, "71c378bc631cb7d3"},
 		"push_each.lua":                       {text(t, "push_each"), "9a23e2da62388d46"},
 		"pop.lua, what a quiet shard runs":    {block(t, pop, "local quiet =", "-- alone reports") + block(t, pop, "local function reply()", "local first\n"), "ee96cc10a12ef2ae"},
-		"pop.lua, take":                       {block(t, pop, "local function take(few)", "-- take_urgent adds"), "b9aa34ae75d7b688"},
+		"pop.lua, take":                       {block(t, pop, "local function take(few)", "-- take_urgent adds"), "f6c154a4aaa48bcc"},
 		"pop_each.lua":                        {text(t, "pop_each"), "376d8c9a7a18c252"},
 		"acks: lib/finish and lib/take_out":   {text(t, "lib/finish") + text(t, "lib/take_out"), "41603634bbdeb153"},
 		"what each script of a worker begins": {text(t, "lib/claimed"), "a5ad23e74ce02922"},

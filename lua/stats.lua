@@ -7,10 +7,9 @@
 --         the first of them, which is nearly the time (us) since which it waits, or ''}
 -- The longest waiting job is the first of the ready list or of the urgent ids, a job that became due since
 -- the last pop, a postponed job, a job that was pushed to an id in flight, or a job that still comes from a former
--- layout (take.lua). The ready list is in order of
--- due times, with three exceptions: a push with a due time in the past, a push during a flight that has
--- ended, and an id that took the entry of an earlier job or of its own. So the script takes the oldest of
--- the first 16 jobs. Urgent ids are in order, except that ids of one push are 1 us apart.
+-- layout (take.lua). The ready list is in order of due times, with three exceptions: a push with a due time in the
+-- past, a push during a flight that has ended, and an id that took the entry of an earlier job or of its own. So the
+-- script takes the oldest of the first 16 jobs. Urgent ids are in order, except that ids of one push are 1 us apart.
 --#include record
 --#include sound
 --#include held
@@ -31,10 +30,9 @@ local function see_job(record)
   return job
 end
 
--- see_line looks at the first jobs of a list, and skips entries of deleted jobs. left is the number of
--- its obsolete entries. It asks for the length
--- of a record first, so that 20,000 deleted entries cost 10 ms. Behind more of them it continues in
--- doubling steps.
+-- see_line looks at the first jobs of a list, and skips entries of deleted jobs. left is the number of obsolete entries
+-- in the list. see_line asks for the length of a record first, so that 20,000 deleted entries cost 10 ms. Behind more of
+-- them it continues in doubling steps.
 local function see_line(key, left)
   local jobs, bytes, at, width, size = 0, 0, 0, 16, redis.call('LLEN', key)
   while at < size and jobs < 16 and bytes < 262144 do

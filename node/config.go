@@ -73,8 +73,8 @@ type Config struct {
 	// one owner, and a shard in no share has none.
 	Of, Number int
 	// Splitter makes the node static as well. It gets the shards of the node's queues, ordered by queue and index, and returns
-	// the shards that the node owns. It is called before the node takes a lease and whenever a queue has got other
-	// shards, and must depend on its argument alone. If it panics, Run returns an error.
+	// the shards that the node owns. It is called before the node takes a lease, and again when a queue has
+	// other shards. It must depend on its argument alone. If it panics, Run returns an error.
 	Splitter func(shards []lowkiq.Shard) []lowkiq.Shard
 
 	// TLS secures Raft. Required to bind beyond loopback, unless Insecure.

@@ -51,7 +51,7 @@ func (in *instance) releaseHeldIDs(ctx context.Context, o *claims.Owned[*runner.
 	}
 }
 
-// storeDeadTo stores the queue of dead payloads in a shard, if the rule then has changed since its claim.
+// storeDeadTo stores the queue of dead payloads in a shard if the rule then has changed since the claim.
 func (in *instance) storeDeadTo(ctx context.Context, o *claims.Owned[*runner.Runner]) {
 	err := o.Claim.StoreDeadTo(ctx, in.node.queues.handled[o.Shard().Queue].rulesNow().Then.Dead)
 	if fenced := (*protocol.FencedError)(nil); err != nil && ctx.Err() == nil && !errors.As(err, &fenced) {

@@ -375,12 +375,12 @@ func (in *instance) afterRenewal(ctx context.Context) {
 	}
 }
 
-// isHalted reports whether no job of a queue may begin. A queue whose shards are about to change is halted like a paused
-// queue, until nothing is in flight.
+// isHalted reports whether no job of a queue may begin. A reshard halts its queue like a pause until the flip, so that the
+// flights end and the shards can freeze.
 func isHalted(entry protocol.RegistryEntry) bool { return entry.Paused || entry.Reshard != nil }
 
-// cancelForReshard cancels the running calls of a queue if a change of its shards must not wait for them. The jobs are due
-// again, and that counts as no failure.
+// cancelForReshard cancels the running calls of a queue if its reshard must not wait for them. Their jobs are due again, and
+// the cancellation does not count as a failure.
 func (in *instance) cancelForReshard(name string, r *protocol.Reshard) {
 	if r == nil || !r.CancelCalls {
 		return
@@ -392,9 +392,10 @@ func (in *instance) cancelForReshard(name string, r *protocol.Reshard) {
 	}
 }
 
-// findAnew finds a queue whose shards have changed, or whose entry could not be read before. It returns nil, and the next
-// renewal tries again, while a former shard has a runner or Redis does not answer. The supervisor revokes such runners. An id
-// may be in a former and in a present shard, so no call of a present shard may begin before they have ended (I1).
+// findAnew finds a queue whose shards have changed, or whose entry could not be read before. It returns nil while a former
+// shard has a runner or Redis does not answer. The next renewal then tries again. The supervisor revokes the runners of
+// former shards. An id may be in a former and in a present shard, so no call of a present shard may begin before the calls
+// of former shards have ended (I1). present returns nil meanwhile, and so nothing claims a present shard.
 func (in *instance) findAnew(ctx context.Context, on *handled) (*protocol.Queue, error) {
 	if in.claims.OwnsAny(on.rules.Name) {
 		in.claims.Kick()
@@ -411,7 +412,8 @@ func (in *instance) findAnew(ctx context.Context, on *handled) (*protocol.Queue,
 	return found, err
 }
 
-// bind makes the instance work on the shards of a queue that findAnew has found. The other queues go on.
+// bind makes the instance work on the shards of a queue that findAnew has found. The other queues go on. A static node
+// chooses its shards again. If its Splitter panics, the process ends.
 func (in *instance) bind(on *handled, found *protocol.Queue) {
 	on.queue.Store(found)
 	in.node.absent.ClearLastOwners(found.Name)

@@ -26,12 +26,12 @@ type handled struct {
 	change     atomic.Pointer[func()]      // applies the rules in force to the runners of the last instance; nil before the first
 	// asRegistered means that the rules name no number of shards, so that the registry decides.
 	asRegistered bool
-	awaited      bool // other processes register the queue, and this node waits for its entry
+	awaited      bool // another process registers the queue, and this node waits for its entry
 	metrics      *metrics.Queue
 	paused       atomic.Bool
 	// resumes means that the queue is resumed once the lease no longer says that it is paused. Only renewals use it.
 	resumes bool
-	shards  int                            // number of shards that the rules in force are for; only renewals use it
+	shards  int                            // number of shards for which the rules in force are computed; only renewals use it
 	queue   atomic.Pointer[protocol.Queue] // as last found in the registry; nil before. See queues.present
 
 	handler lowkiq.Handler // with middlewares
@@ -122,7 +122,7 @@ func (on *handled) checkEntry(entry protocol.RegistryEntry, redis string) error 
 type queues struct {
 	handled  map[string]*handled      // by name; not written after Run began
 	registry atomic.Pointer[registry] // as last read; nil before
-	reading  chan struct{}            // holds a value during a reading, because an old answer must not replace a later answer
+	reading  chan struct{}            // holds a value while the registry is read, because an old answer must not replace a later answer
 	inForce  inForce
 	client   *protocol.Client
 	leases   *protocol.Client // reads the registry, with the timeout of a lease's renewal
@@ -190,8 +190,8 @@ func (q *queues) findQueue(ctx context.Context, on *handled) (found *protocol.Qu
 	return found, nil
 }
 
-// present returns a queue as it is registered now. It returns nil while no entry could be read, and from a change of the
-// queue's shards until this node has followed it.
+// present returns a queue as it is registered now. It returns nil before an entry was read, and from a change of the queue's
+// shards until this node has followed it.
 func (q *queues) present(on *handled) *protocol.Queue {
 	found := on.queue.Load()
 	if r := q.registry.Load(); r != nil && found != nil {

@@ -37,7 +37,7 @@ func (in *instance) newRelay() *relay.Relay {
 	})
 }
 
-// decoderOf returns the function that decodes the payloads of a queue. It is nil if they are stored as they are pushed.
+// decoderOf returns the function that decodes the payloads of a queue, nil if they are stored as they are pushed.
 func (q *queues) decoderOf(ctx context.Context, name string) (func([]byte) ([]byte, error), error) {
 	if on := q.handled[name]; on != nil {
 		return on.rules.Codec.Decode, nil
@@ -52,7 +52,8 @@ func (q *queues) decoderOf(ctx context.Context, name string) (func([]byte) ([]by
 	return nil, nil
 }
 
-// relayUnowned makes the relay look at shards that no live instance owns.
+// relayUnowned makes the relay look at shards that no live instance owns. A relay needs no claim, because the shard that gets
+// a follow-up refuses repetitions.
 func (in *instance) relayUnowned(unowned []*protocol.Shard) {
 	some, err := in.node.client.HaveOutgoing(in.io, unowned...)
 	if err != nil {

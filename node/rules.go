@@ -203,14 +203,14 @@ func (q *queues) logOnce(words, queue string, err error) {
 // rulesNow returns the rules in force.
 func (on *handled) rulesNow() *QueueConfig { return on.live.Load() }
 
-// rulesOf returns the rules of the configuration for a number of shards.
+// rulesOf returns the rules of the configuration for a number of shards, without settings.
 func (on *handled) rulesOf(shards int) QueueConfig {
 	cfg := on.rules
 	cfg.Shards, cfg.Journal = shards, on.configured.Journal.WithDefaults(shards)
 	return cfg
 }
 
-// apply puts rules in force. settings is the number of them that were set at run time.
+// apply puts rules in force. settings is the number of rules that were set at run time.
 func (on *handled) apply(live QueueConfig, settings int) {
 	on.live.Store(&live)
 	on.metrics.Rules.Set(float64(settings))

@@ -41,8 +41,8 @@ func (cfg Config) static() *identity.Share {
 // Static says which shards a static node owns, such as "0 of 3". It returns "" for other nodes.
 func (n *Node) Static() string { return n.cfg.static().String() }
 
-// chooseShards chooses the shards that a static node owns, by the present shards of its queues. It does nothing on other nodes. It
-// calls the Splitter, which may panic.
+// chooseShards chooses the shards that a static node owns, from the present shards of its queues. On other nodes it does
+// nothing. It calls the Splitter, and returns an error if the Splitter panics.
 func (in *instance) chooseShards() (err error) {
 	n := in.node
 	share, split := n.cfg.static(), n.cfg.Splitter

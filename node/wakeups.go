@@ -64,7 +64,7 @@ func (w *wakeups) applyNews(news protocol.Wake) {
 	}
 }
 
-// lookForFollowUps makes the relay look at a shard whose messages were missed.
+// lookForFollowUps makes the relay look at a shard whose messages may have been missed.
 func (w *wakeups) lookForFollowUps(o *ownedShard) {
 	if o != nil {
 		w.relay.Kick(o.Claim.Shard, true)

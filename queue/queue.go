@@ -72,10 +72,10 @@ func (c *Client) Check(ctx context.Context, allowEviction bool) error {
 
 // Register returns a queue and registers it at its first use, with the codec and the limits of the client's rules
 // for it (SetRules). If the registered queue has another shard count, the error is lowkiq.ErrShardCount, because
-// the jobs are in the shards of that count. If it had this count before it was resharded, Register logs a warning once
-// (slog.Default) and returns the queue with its present count. Codec and limits of a registered queue stay as they are. A deleted
-// queue is registered anew. A queue that is being deleted is refused, and so is a name that begins with "lowkiq.", because
-// these names belong to lowkiq.
+// the jobs are in the shards of that count. If the queue had this count before a reshard, Register logs a warning once
+// (slog.Default) and returns the queue with its present count. Codec and limits of a registered queue stay as they are. A
+// deleted queue is registered anew. Register refuses a queue that is being deleted, and names that begin with "lowkiq.",
+// which belong to lowkiq.
 func (c *Client) Register(ctx context.Context, q lowkiq.Queue) (*Queue, error) {
 	registered, err := c.protocol.Register(ctx, q)
 	if err == nil && registered.FormerCountWarning(q.Shards) != "" {
@@ -103,8 +103,8 @@ func (c *Client) Events(ctx context.Context, f events.Filter) iter.Seq[events.Ev
 // cluster take it, such as queue/audit. It ends with this client.
 func (c *Client) Protocol() *protocol.Client { return c.protocol }
 
-// Queue is a registered queue. It is safe for concurrent use. It stays good when the queue is resharded; Shards is the
-// number when it was opened.
+// Queue is a registered queue. It is safe for concurrent use. Pushes and calls go on when the queue is resharded, but Shards
+// stays the number at the time when the Queue was opened.
 type Queue struct {
 	lowkiq.Queue
 	protocol *protocol.Queue

@@ -20,7 +20,7 @@ type Instance struct {
 	Unready    map[string]string          // queues with a handler that cannot work, with the reason
 	Waits      map[string][]protocol.Wait // what the lanes of a queue wait for
 	Refused    []string                   // operations that Redis refuses
-	Outgoing   map[string]string          // why follow-ups wait to be delivered, by the queue of their shards
+	Outgoing   map[string]string          // reasons for which follow-ups wait, by the queue of their shards
 }
 
 // Handled holds the instances with a lease.
@@ -195,7 +195,7 @@ func (f *QueueFacts) Causes() []Cause {
 	return *causes
 }
 
-// patientOut is the minimum wait of a follow-up that is shown as a cause.
+// patientOut is the minimum time for which a follow-up waits before it is a cause.
 const patientOut = 5 * time.Second
 
 // Waits returns only the causes that make lanes wait.

@@ -130,7 +130,7 @@ func unreadyOf(info identity.Lease) (warnings []string) {
 	return warnings
 }
 
-// outgoingOf returns what the lease of an instance tells of follow-ups that wait, for people.
+// outgoingOf returns warnings about the waiting follow-ups that the lease of an instance reports.
 func outgoingOf(info identity.Lease) (warnings []string) {
 	for i, name := range slices.Sorted(maps.Keys(info.Outgoing)) {
 		if i == maxUnready {
@@ -141,7 +141,7 @@ func outgoingOf(info identity.Lease) (warnings []string) {
 	return warnings
 }
 
-// unloggedOf is what an instance's lease tells of its log, for people.
+// unloggedOf returns a warning if the lease of an instance reports dropped lines of its log.
 func unloggedOf(info identity.Lease) (warnings []string) {
 	if info.Unlogged > 0 {
 		warnings = append(warnings, fmt.Sprintf("node %s has dropped %d lines of its log: what takes them (a pipe, a disk, a slog.Handler) is too slow, hangs or is gone",

@@ -38,7 +38,7 @@ type Facts struct {
 // Why names the first thing that keeps an id from its handler.
 func (f *Facts) Why(id string) Why {
 	if !f.Found && f.Reshard.Moves() {
-		return Why{ID: id, Queue: f.Shard.Queue, Shard: f.Shard.Index, State: Absent, Reason: fmt.Sprintf("queue %q has no job %q, or not yet: jobs are still moving to its shard, %d %% have moved", f.Shard.Queue, id, f.Reshard.Percent())}
+		return Why{ID: id, Queue: f.Shard.Queue, Shard: f.Shard.Index, State: Absent, Reason: fmt.Sprintf("queue %q has no job %q, or not yet; jobs are moving to its shard, and %d %% have moved", f.Shard.Queue, id, f.Reshard.Percent())}
 	}
 	if !f.Found {
 		return Why{ID: id, Queue: f.Shard.Queue, Shard: f.Shard.Index, State: Absent, Reason: fmt.Sprintf("queue %q has no job %q: it is done, or was never pushed", f.Shard.Queue, id)}

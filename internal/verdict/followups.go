@@ -12,10 +12,12 @@ import (
 // Encoder returns the follow-ups of a job as their queues store them; see protocol.Client.EncodeFollowUps.
 type Encoder func(hops int, all []lowkiq.FollowUp) ([]protocol.FollowUp, error)
 
-// AddFollowUps encodes the follow-ups of the jobs that an answer makes done, which are those of the handler and those
-// of the rule then, and adds them to the reports. It returns the answer with the failures of jobs whose follow-ups
-// cannot be stored. A queue that is not registered fails the whole batch. A chain of follow-ups that is too long
-// buries its job, and so does a payload that the rule can never pass on. Another run of its handler would not help.
+// AddFollowUps adds the follow-ups of done jobs to the reports, in the form in which their queues store them. They come
+// from the handler and from the rule then. AddFollowUps returns the answer with the failures of jobs whose follow-ups
+// cannot be stored. A queue that is not registered fails the whole batch. A chain of follow-ups that is too long buries
+// its job, and so does a payload that the rule can never pass on. Another run of the handler would not help.
+//
+// It runs before the ack, because the ack stores the follow-ups. A job whose follow-ups cannot be stored must not be done.
 func (r *Rules) AddFollowUps(batch *lowkiq.Batch, reports *Reports, answer error, encode Encoder) error {
 	if r.Then.Done == "" && !anyFollowUps(reports.Answers) {
 		return answer
@@ -90,8 +92,8 @@ func (r *Rules) passOnDone(job *lowkiq.Job, hops int, encode Encoder) (_ []proto
 }
 
 // PassOn returns the follow-up by which the rule then passes a payload on to a queue. The payload keeps its headers,
-// except expires, and gets the headers of end. If that is too much, the header error goes first, and then the
-// headers of the payload. decode may be nil. The error is a protocol.ErrFollowUp.
+// except expires, and gets the headers of end. If the headers are too long together, PassOn drops the header error. If they
+// are still too long, it drops the headers of the payload. decode may be nil. The error is a protocol.ErrFollowUp.
 func PassOn(queue, id string, payload lowkiq.Payload, decode func([]byte) ([]byte, error), end map[string]string) (lowkiq.FollowUp, error) {
 	data := payload.Data
 	if decode != nil {

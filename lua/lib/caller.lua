@@ -4,8 +4,8 @@
 --   r<token> <ms> <channel>   a call waits for the reply; see lib/tell.lua
 --   f<workflow> <member>      a workflow waits for its member; see lib/tell.lua
 --
--- Anybody who pushes can write any call's address. So an unreadable address gets no reply, and no reply lives
--- longer than a week. Only nodes write members' addresses.
+-- Anybody who pushes can write the address of any call. So an unreadable address gets no reply, and no reply lives
+-- longer than a week. Only nodes write the addresses of members.
 local most_kept = 604800000
 
 -- address_of returns the address of a payload, or nil if there is none.
@@ -18,7 +18,7 @@ local function address_of(payload)
   return string.sub(payload, m + 1, m + length)
 end
 
--- parts_of returns the call and the member of an address, '' for a part that it does not have.
+-- parts_of returns the call and the member in an address, '' for a part that is missing.
 local function parts_of(address)
   local stop = string.find(address, '\31', 1, true)
   if stop then return string.sub(address, 1, stop - 1), string.sub(address, stop + 1) end
@@ -26,8 +26,8 @@ local function parts_of(address)
   return address, ''
 end
 
--- caller_at parses a call. It returns nil if it is none. The digits are limited, because tonumber of the embedded
--- Redis does not read long numbers.
+-- caller_at returns token, time to keep the reply (ms) and channel of a call, or nil if the text is no call. It limits the
+-- digits, because tonumber of the embedded Redis does not read long numbers.
 local function caller_at(call)
   local token, keep, stop = string.match(call, '^r(%S+) (%d+) ()')
   if not token or stop > #call then return nil end

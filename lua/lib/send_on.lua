@@ -1,9 +1,11 @@
 -- Included by scripts that end payloads: follow-ups, the pushes to any queue that the end of a payload causes. The
 -- step that ends a payload also stores its follow-ups (I6). A relay delivers them (node/relay.go).
 --
--- KEY.out is a stream of follow-ups, in the order of the ends. The id of an entry is "<number>-0". Its number is
--- the time (us) or, if that is not higher, the number before it plus 1. So numbers rise also after Redis has
--- lost its last writes. Field out of KEY.count is the last number. The fields of an entry are:
+-- KEY.out is a stream of follow-ups, in the order of the ends. The id of an entry is "<number>-0". The shard that gets
+-- a follow-up refuses numbers that are not above the last number that it took (deliver.lua). So a repeated delivery
+-- changes nothing, but a number that came a second time would lose its follow-up. Therefore a number is the time (us) or,
+-- if that is not higher, the number before it plus 1. So numbers rise also after Redis has lost its last writes. Field
+-- out of KEY.count is the last number, because the stream may be empty. The fields of an entry are:
 --   q queue  i id  p payload  s score, or ''  a due time (us), or ''
 --   e ''                in the stored form of its queue
 --     buried\n<error>   by the rule `then` of this shard's queue: the payload as this queue stores it

@@ -1,7 +1,8 @@
 -- Included by the pushes, after record and spill: stores payloads one by one. push.lua has the
 -- arguments and the codes. It expects n (jobs), ids, mode, width, now, last and base; old (records that
--- were read) and read (their number); defer and deferred, which are nil except in lib/coalesce.lua; strict,
--- by which no job is stored after a refused job. It leaves a code for each stored or refused job in `answer`, and new due ids in `ready`.
+-- were read) and read (their number); defer and deferred, which are nil except in lib/coalesce.lua; strict. If
+-- strict is true, no job is stored after a refused job. It leaves a code for each stored or refused job in `answer`,
+-- and new due ids in `ready`.
 
 -- read_on reads the next records. In mode m it reads the record of an id once.
 local known = {}

@@ -6,8 +6,9 @@
 -- weigh_spill adds the cost of payloads that go to the spill. Each is looked up, and written twice.
 local function weigh_spill(id, n, bytes) weigh(n, bytes + 2 * n * #id) end
 
--- lay puts the payloads of a part into the spill before those that are there. The first part of a job has reserved places
--- for all parts.
+-- lay puts the payloads of a part into the spill, before the payloads that are there. These were pushed here meanwhile, so
+-- they are younger. The first part of a job reserves the places of all its parts. Otherwise a later part would stand before
+-- an earlier part (I3).
 local function lay(space, part, job, there, from)
   weigh_spill(part.id, job.n, job.bytes)
   local all = there or {n = 0, bytes = 0, next = from, shift = 0}

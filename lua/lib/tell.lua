@@ -21,7 +21,8 @@
 -- A payload of a workflow has the address of its member. The end of the payload is a follow-up for the workflow
 -- (lib/send_on.lua): a push "<state> <member>" to id <workflow> of queue lowkiq.workflows.
 --
--- Field `then` of KEY.count names the queue that gets the payloads that are buried or have expired; see claim.lua.
+-- Field `then` of KEY.count names the queue that gets buried and expired payloads; see claim.lua. They are passed on here
+-- and nowhere else. Every script that buries a payload or drops an expired payload calls tell in the same step (I6).
 --#include caller
 --#include send_on
 
@@ -40,8 +41,8 @@ local function pass_on(payloads, reply, id)
   return #payloads
 end
 
--- tell reports the end of an id's payloads to their callers, their workflows and the rule `then`. It returns how
--- many reports it made. Its writes are bounded: it stores a long reply once, and publishes at most 64 KiB with it.
+-- tell reports the end of an id's payloads to their callers, their workflows and the queue of the rule `then`. It returns
+-- the number of its reports. Its writes are bounded. It stores a long reply once, and publishes at most 64 KiB with it.
 local shared = 0
 local function tell(payloads, reply, id)
   local stop = string.find(reply, '\n', 1, true)

@@ -9,8 +9,8 @@
 //
 // Lowkiq's own tests compare the scripts of Redis with this queue, which decides with the code of a node. So
 // middlewares, codec, batches, retries, merges, coalescing and debouncing, expiry, holds, quarantine, the
-// morgue, follow-ups ([Queue.FollowUps]) and groups that handlers hold back ([lowkiq.Throttle]) work as in production. One handler runs at a
-// time, so a limit of calls at once has no effect.
+// morgue, follow-ups ([Queue.FollowUps]) and groups that handlers hold back ([lowkiq.Throttle]) work as in
+// production. One handler runs at a time, so a limit of calls at once has no effect.
 //
 // Not included are rates, Redis, nodes, schedules of more than one shard, and the causes [lowkiq.ErrTimeout],
 // [lowkiq.ErrStuck] and [lowkiq.ErrCancelled].
@@ -510,8 +510,8 @@ func (q *Queue) endRun(run *Run) {
 	q.applyOutcome(run.Batch.Shard, &all)
 }
 
-// FollowUps returns the follow-ups of all jobs that have ended, in the order of their ends, as the handler and the rule
-// then have made them. Nothing delivers them.
+// FollowUps returns the follow-ups of all ended jobs, in the order of their ends. The handler and the rule then have made
+// them. Nothing delivers them.
 func (q *Queue) FollowUps() []lowkiq.FollowUp {
 	q.mu.Lock()
 	defer q.mu.Unlock()

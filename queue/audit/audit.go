@@ -469,8 +469,8 @@ func endlessReplies(ctx context.Context, master *redisdb.DB, keys []string) (end
 // replyKey is the name of the keys of replies, which expire by themselves.
 const replyKey = "reply"
 
-// isFrozen reports whether the jobs of a shard are about to be copied to another layout. They cannot change, and are
-// audited there.
+// isFrozen reports whether the jobs of a shard wait to be copied to another layout. Nothing changes them meanwhile, and
+// they are audited in the new layout.
 func (a *auditor) isFrozen(ctx context.Context, s *protocol.Shard) (bool, error) {
 	reply, err := a.db.Do(ctx, "read the mark of "+s.String(), "HGET", s.Keys().Count, "last")
 	if err != nil && strings.Contains(err.Error(), "WRONGTYPE") { // reported later
@@ -515,8 +515,9 @@ func (a *auditor) whyOrphan(key string, registry map[string]string) string {
 	return ""
 }
 
-// whyFormer returns why a key of another layout than the queue's belongs to nothing. In a former layout the numbers of
-// sources and the journals stay, and the frozen jobs until they are copied. The next layout is prepared before the flip.
+// whyFormer returns why a key outside the queue's present layout belongs to nothing, "" if it belongs to something. Before
+// a flip the next layout has keys. A former layout keeps the journals and the numbers of sources, and its frozen jobs until
+// they are copied.
 func (a *auditor) whyFormer(entry protocol.RegistryEntry, of string, layout, index int, name string) string {
 	if r := entry.Reshard; r != nil && r.Layout == layout && index < r.Shards {
 		return ""

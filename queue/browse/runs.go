@@ -91,7 +91,7 @@ func (j *Jobs) shardsFor(q *RunQuery) []*protocol.Shard {
 	return append(slices.Clip(j.shards), j.q.AllFormerShards(journalAge)...)
 }
 
-// journalAge is how long the journals of a former layout are read. Most rules keep lines for a shorter time.
+// journalAge is the time for which the journals of a former layout are read. Most rules keep lines for a shorter time.
 const journalAge = 90 * 24 * time.Hour
 
 // journalReading is the state of reading the journal of a shard.

@@ -180,7 +180,7 @@ func (c *Client) Reply(ctx context.Context, queue, id, token string) (lowkiq.Rep
 	return reply, envelope.ReadReply(&reply, text, q.rules.Load().Codec.Decode)
 }
 
-// maxReplyLooks is how often Reply looks again because the queue was resharded during its look.
+// maxReplyLooks is the maximum number of further looks of Reply because the queue was resharded during a look.
 const maxReplyLooks = 3
 
 // tokenBytes is the length of a token: 128 random bits, so that nobody can guess the token of another call.

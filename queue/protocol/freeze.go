@@ -54,8 +54,11 @@ func ReadFrozen(answer []any) (f Frozen, err error) {
 var ErrMarkHolds = errors.New("the mark holds")
 
 // Refreeze replaces another mark of a shard, whose deletion or reshard was given up. It returns the answer of
-// lua/freeze.lua to freeze. It reads the entry of the queue, after the mark was seen. If the mark holds, nothing is done,
-// and the error is ErrMarkHolds: a late step of a deletion must not open a shard whose jobs have moved.
+// lua/freeze.lua to freeze. If the other mark holds, nothing is done, and the error is ErrMarkHolds. Otherwise a late step of
+// a deletion could open a shard whose jobs have moved.
+//
+// Refreeze reads the entry after the other mark was seen, so the entry is not older than that mark. It thaws the shard by
+// the other mark's word, so it cannot remove a mark that comes in between. The freeze after the thaw refuses such a mark.
 func (s *Shard) Refreeze(ctx context.Context, other, mark, want, oldest string) ([]any, error) {
 	refusal := readMark(other)
 	word := markWord(refusal)
@@ -77,8 +80,8 @@ func (s *Shard) Refreeze(ctx context.Context, other, mark, want, oldest string) 
 	return redisdb.List(reply), err
 }
 
-// RunEach runs a script on shards, in pipelines of 200, and calls see with each answer, which is a list that is not empty.
-// It returns the first error, after it has seen the answers of that pipeline.
+// RunEach runs a script on shards, in pipelines of 200, and calls see with each answer, a list that is not empty. After the
+// first error it reads the other answers of that pipeline, because their scripts have run, and begins no other pipeline.
 func RunEach(ctx context.Context, script *redisdb.Script, shards []*Shard, args func(*Shard) []any, see func(*Shard, []any) error) error {
 	for part := range slices.Chunk(shards, 200) {
 		calls := make([]*redisdb.Call, len(part))

@@ -10,16 +10,18 @@ import (
 	"github.com/lowkiq/lowkiq"
 )
 
-// A queue keeps its number of shards until a reshard changes it. The shards of the new number are a new layout,
-// with keys of their own, and the jobs are copied from the old layout. The entry of the queue says how far that is:
+// A queue keeps its number of shards until a reshard changes it. The new shards are a new layout with keys of their own,
+// and the jobs are copied from the old layout. The entry of the queue tells the phase:
 //
-//	{"shards":16,"layout":1,"reshard":{"shards":64,"layout":2,…}}            its nodes end what they do
+//	{"shards":16,"layout":1,"reshard":{"shards":64,"layout":2,…}}            its nodes end their calls
 //	{"shards":64,"layout":2,"was":[{"shards":16,"layout":1,"copying":true}]}  flipped: pushes go to layout 2
 //	{"shards":64,"layout":2,"was":[{"shards":16,"layout":1}]}                 done
 //	{"shards":16,"layout":1,"tried":2}                                        cancelled; the next attempt makes layout 3
 //
-// No two attempts have the same number of a layout. So nothing that is left of a cancelled attempt touches the shards
-// of the next attempt. See docs/design.md and package queue/reshard.
+// No two attempts have the same number of a layout. So the marks, the closed shards and the late requests of a cancelled
+// attempt cannot touch the next attempt. The flip is a single write of the entry. Before it all pushes belong to the old
+// layout, after it all belong to the new layout, and frozen shards refuse the pushes of producers that do not know yet. See
+// docs/design.md and package queue/reshard.
 
 // Reshard is a change of a queue's number of shards before its flip.
 type Reshard struct {
@@ -36,7 +38,7 @@ type Former struct {
 	Shards  int   `json:"shards"`
 	Layout  int   `json:"layout"`
 	At      int64 `json:"at"`                // when the queue left it, in ms since 1970 by Redis's clock
-	Copying bool  `json:"copying,omitempty"` // not all of its jobs are in the next layout
+	Copying bool  `json:"copying,omitempty"` // some of its jobs are not in the next layout yet
 }
 
 // age returns how long ago the queue left the layout.
@@ -67,8 +69,8 @@ func (e RegistryEntry) HighestLayout() int {
 	return highest
 }
 
-// hasLeft reports whether a layout is a former layout of the queue. If the entry names as many as it may, so are all
-// older layouts.
+// hasLeft reports whether a layout is a former layout of the queue. An entry that is full of former layouts has dropped
+// older layouts, so all older numbers count as former layouts.
 func (e RegistryEntry) hasLeft(layout int) bool {
 	if slices.ContainsFunc(e.Was, func(f Former) bool { return f.Layout == layout }) {
 		return true
@@ -88,8 +90,8 @@ func (q *Queue) hadShards(n int) bool {
 	return q.entry.HadShards(n)
 }
 
-// HasLeft reports whether a shard refused jobs because the queue has left its layout. They belong to the queue that
-// [Queue.Latest] returns then.
+// HasLeft reports whether a shard refused jobs because the queue has left its layout. The jobs belong to the queue that
+// [Queue.Latest] returns.
 func HasLeft(err error) bool { return errors.Is(err, errLeft) }
 
 // checkLayouts returns an error if the layouts of the entry cannot be right. Each shard costs memory, so all numbers
@@ -157,8 +159,8 @@ func (e RegistryEntry) succeeds(q *Queue) bool {
 	return e.Layout > q.layout && !e.Removed && e.hasLeft(q.layout) && e.Readable(q.Name) == nil
 }
 
-// leaveFor makes an open queue lead to its queue in the layout of an entry. The entry itself does not concern q: the
-// pushes that are under way in its layout go on, and its marks send them to the next layout. The caller holds
+// leaveFor makes an open queue lead to its queue in the layout of an entry. The shards of q do not change. Pushes that are
+// under way in the old layout meet the marks of its frozen shards and then go to the next layout. The caller holds
 // registry.mu.
 func (q *Queue) leaveFor(entry RegistryEntry) {
 	g := q.registry
@@ -174,7 +176,7 @@ func (q *Queue) leaveFor(entry RegistryEntry) {
 	q.next.Store(next)
 }
 
-// successor returns the queue to which the jobs go that the shards of q refused with errLeft.
+// successor returns the queue for jobs that the shards of q refused with errLeft.
 func (q *Queue) successor(ctx context.Context) (*Queue, error) {
 	if next := q.next.Load(); next != nil {
 		return next, nil
@@ -186,8 +188,8 @@ func (q *Queue) successor(ctx context.Context) (*Queue, error) {
 	return next, err
 }
 
-// FormerShards returns the shards that held id in the newest three former layouts, the newest first, as far as the queue
-// left them at most maxAge ago. Replies, journals and the numbers of sources stay in them.
+// FormerShards returns the shards that held id in former layouts, the newest first. It returns at most three, and none that
+// the queue left more than maxAge ago. Replies, journals and the numbers of sources stay in them.
 func (q *Queue) FormerShards(id string, maxAge time.Duration) (all []*Shard) {
 	for _, f := range q.formers(maxAge) {
 		s := q.registry.newShard(q.Name, f.Layout, lowkiq.ShardOf(id, f.Shards))
@@ -196,7 +198,7 @@ func (q *Queue) FormerShards(id string, maxAge time.Duration) (all []*Shard) {
 	return all
 }
 
-// AllFormerShards returns all shards of these layouts.
+// AllFormerShards returns all shards of the layouts that FormerShards looks at.
 func (q *Queue) AllFormerShards(maxAge time.Duration) (all []*Shard) {
 	for _, f := range q.formers(maxAge) {
 		all = append(all, q.registry.InLayout(q.Name, RegistryEntry{}, f.Shards, f.Layout).shards...)
@@ -218,8 +220,8 @@ func (q *Queue) formers(maxAge time.Duration) []Former {
 	return all
 }
 
-// FormerCountWarning returns what to tell the user of a process that is configured with a former number of shards, "" if
-// it has the present number.
+// FormerCountWarning returns a warning for a process that is configured with a former number of shards, "" for the present
+// number.
 func (q *Queue) FormerCountWarning(configured int) string {
 	if q.Shards == configured {
 		return ""

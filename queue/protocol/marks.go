@@ -20,8 +20,9 @@ import (
 //	removed <token> <last>  the queue is deleted, and keeps its entry in the registry; see package queue/remove
 //	moved <layout> <last>   the shard is frozen, because its jobs move to this layout; see package queue/reshard
 //
-// last is the highest default score that the shard has given. The entry of the queue says whether the mark holds. A
-// mark of a deletion or a reshard that was given up is taken away by the push or claim that it stops.
+// last is the highest default score that the shard has given. The entry of the queue says whether the mark holds. A push
+// or a claim that meets the mark of a deletion or a reshard that was given up removes the mark and goes on. So whoever
+// gives an attempt up needs to write only the entry, and may die before it has cleared the shards.
 
 // Stored reads an entry and its text in Redis, also if the queue is deleted. The registry then forgets the open
 // queue.
@@ -117,8 +118,12 @@ const (
 	ruledLeft                   // the queue has left the layout of the shard
 )
 
-// rule judges a mark in a shard of a layout. The entry must have been read after the mark was seen, so it is not older
-// than the mark: an attempt that it does not know was given up, and no later attempt has its number.
+// rule says what a mark in a shard of a layout means. The entry must have been read after the mark was seen, so it is not
+// older than the mark. An attempt sets its marks after it is in the entry, so an attempt that is missing in the entry was
+// given up. No later attempt has its number, so its mark is obsolete for good.
+//
+// A shard of another layout than the entry's is not opened again, whatever its mark says. If the entry names the layout as
+// a former layout, its jobs have moved. Otherwise it belongs to a queue that was deleted.
 func (e RegistryEntry) rule(mark error, layout int) ruling {
 	var moved *movedError
 	isMoved := errors.As(mark, &moved)
@@ -135,10 +140,13 @@ func (e RegistryEntry) rule(mark error, layout int) ruling {
 	return ruledObsolete
 }
 
-// settleMark handles the refusal of an operation because of a mark. It returns nil if the mark was obsolete and is
-// gone, so the caller may repeat the operation. Before the flip of a reshard it waits up to patience for it. The error is
-// errLeft if the queue has left the layout of the shard, and an [movingError] if it still moves. Other refusals are
-// returned as they are.
+// settleMark handles the refusal of an operation because of a mark. It returns nil if the mark was obsolete and is gone.
+// The caller may then repeat the operation. Before the flip of a reshard settleMark waits for the flip, for at most
+// patience. The error is errLeft if the queue has left the layout of the shard, and a [movingError] if it has not flipped in
+// time. settleMark returns other refusals unchanged.
+//
+// It thaws the shard by the mark that it has seen. If another process has removed this mark and an attempt has set a new
+// mark meanwhile, the thaw does nothing, and the repeated operation is refused by the new mark.
 func (s *Shard) settleMark(ctx context.Context, refusal error, patience time.Duration) error {
 	mark := markWord(refusal)
 	if mark == "" {
@@ -169,14 +177,14 @@ func (s *Shard) settleMark(ctx context.Context, refusal error, patience time.Dur
 	}
 }
 
-// flipPause is the time between two looks for the flip of a reshard.
+// flipPause is the time between two reads of an entry that has not flipped.
 const flipPause = 20 * time.Millisecond
 
-// errLeft means that the queue has left the layout of a shard. Its jobs are in the next layout, see [Queue.Latest].
+// errLeft means that the queue has left the layout of a shard. The jobs belong to the next layout; see [Queue.Latest].
 var errLeft = fmt.Errorf("%w, and the shard is left", ErrMoving)
 
-// movingError is the refusal of a shard whose queue moves to another number of shards and has not flipped in time.
-// It wraps ErrMoving. It also is ErrUnsent, because nothing is stored.
+// movingError is the refusal of a shard whose queue is being resharded and has not flipped in time. It wraps ErrMoving. It
+// is ErrUnsent as well, because nothing is stored.
 type movingError struct {
 	shard lowkiq.Shard
 	to    int // shards

@@ -199,8 +199,8 @@ func (q *Queue) writeJobs(ctx context.Context, jobs []lowkiq.Push, results []Res
 	}
 }
 
-// leaveAll appends the jobs of a chunk and of the chunks behind it to those for the next layout, and marks them as not
-// stored. It leaves out later jobs of refused ids, see withholdFromChunk.
+// leaveAll appends the jobs of a chunk and of the chunks behind it to the jobs for the next layout, and marks them as not
+// stored. It leaves out later jobs of refused ids; see withholdFromChunk.
 func (ch *chunk) leaveAll(left []int32, jobs []lowkiq.Push, results []Result) []int32 {
 	refusals := ch.refusals
 	for ; ch != nil; ch = ch.next {
@@ -213,9 +213,13 @@ func (ch *chunk) leaveAll(left []int32, jobs []lowkiq.Push, results []Result) []
 	return left
 }
 
-// writeToNext stores jobs in the next layout of the queue, because the queue has left the shards that refused them.
-// They stay in push order. All jobs of an id that are not stored are among them, because a shard that was left stays
-// so (I3).
+// writeToNext stores jobs in the next layout of the queue, because the queue has left the shards that refused them. It
+// keeps them in push order.
+//
+// The order of an id holds (I3). The shard of the id in the old layout took a first part of the jobs and refused the rest.
+// It is frozen for good, so it cannot take a later job of the id after that refusal. Therefore all jobs of the id that are
+// not stored are here. The jobs that it took come before them, because a copied job takes its place before the payloads
+// that were pushed to the new shard.
 func (q *Queue) writeToNext(ctx context.Context, left []int32, jobs []lowkiq.Push, results []Result) {
 	slices.Sort(left)
 	some, of := make([]lowkiq.Push, len(left)), make([]Result, len(left))
@@ -263,8 +267,9 @@ func (q *Queue) sendWave(ctx context.Context, wave []*chunk, async bool) (answer
 }
 
 // settleChunk handles a chunk that its shard refused because of a mark. If the deletion or the reshard of the mark was
-// given up, it runs the script again. The error is errLeft if the jobs of the chunk belong to the next layout. Another
-// error of a mark says that the queue is deleted, or that a reshard has not flipped in time.
+// given up, settleChunk runs the script again. The error is errLeft if the jobs of the chunk belong to the next layout.
+// Other errors of marks say that the queue is deleted, or that a reshard has not flipped in time. A refused script has
+// stored nothing, so a repetition cannot store a job twice.
 func (q *Queue) settleChunk(ctx context.Context, ch *chunk, wait *flipWait) {
 	if ch.Err == nil {
 		return
@@ -284,8 +289,9 @@ func (q *Queue) settleChunk(ctx context.Context, ch *chunk, wait *flipWait) {
 	}
 }
 
-// flipWait bounds how long all chunks of a push together wait for the flip of a reshard. The time begins with the first
-// refusal. A quarter of the timeout is left for the shards that refuse later, whose entry is read once.
+// flipWait bounds the time for which all chunks of a push together wait for the flip of a reshard. The time begins with the
+// first refusal. A quarter of the timeout is left for shards that refuse later. Their entry is then read once, without a
+// wait.
 type flipWait struct {
 	patience time.Duration
 	end      time.Time

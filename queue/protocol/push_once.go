@@ -62,11 +62,12 @@ func (q *Queue) storeDelivery(ctx context.Context, jobs []lowkiq.Push) ([]Result
 	return results, firstError(results)
 }
 
-// SourceAge is how long the numbers of sources that a former layout has taken are known, and not taken again. They stay
-// in the shards of that layout, which nothing changes any more.
+// SourceAge is the time for which a new layout refuses the numbers of sources that a former layout has taken. The numbers
+// stay in the shards of the former layout.
 const SourceAge = 30 * 24 * time.Hour
 
-// checkFormer returns ErrDelivered if a shard of a former layout has taken the delivery.
+// checkFormer returns ErrDelivered if a shard of a former layout has taken the delivery. It may read these shards before
+// the delivery is sent, because they are frozen and take no delivery in between.
 func (q *Queue) checkFormer(ctx context.Context, d Delivery, id string) error {
 	shards := q.FormerShards(id, SourceAge)
 	if len(shards) == 0 {
@@ -88,7 +89,7 @@ func (q *Queue) checkFormer(ctx context.Context, d Delivery, id string) error {
 	return nil
 }
 
-// deliverOnce stores the job of a delivery. jobs is empty if a middleware has left it out.
+// deliverOnce stores the job of a delivery. jobs is empty if a middleware has dropped the job.
 func (q *Queue) deliverOnce(ctx context.Context, d Delivery, jobs []lowkiq.Push, results []Result) {
 	for _, ch := range q.cutChunks(jobs, results) {
 		if results[0].Err = q.checkFormer(ctx, d, jobs[0].ID); results[0].Err != nil {

@@ -130,7 +130,7 @@ func (q *Queue) setDamage(damage error) {
 	q.applyRules(q.registry.rules[q.Name])
 }
 
-// expireEntry makes the next push wait until it has read the queue's entry.
+// expireEntry makes the next push read the queue's entry first.
 func (q *Queue) expireEntry() { q.refreshed.Store(int64(time.Since(q.opened) - staleAfter)) }
 
 // keepEntry records the queue's entry. The caller holds registry.mu, or nobody else has the queue yet.

@@ -80,7 +80,7 @@ type Registry struct {
 }
 
 // SetDeadTo sets the queue that gets the dead payloads of a queue by the rule then, "" for none. Later claims of this
-// client store it in their shards. A client that does not know the rule leaves it as it is.
+// client store it in their shards. Claims of a client without a call of SetDeadTo do not change it.
 func (c *Client) SetDeadTo(queue, to string) {
 	c.registry.mu.Lock()
 	defer c.registry.mu.Unlock()
@@ -157,7 +157,7 @@ func (s *Shard) Run(ctx context.Context, script *redisdb.Script, args ...any) (a
 
 // Refused reads the error of a script that stores jobs, for packages that run such scripts themselves. It returns
 // nil if the script was refused because of the mark of a deletion or a reshard that was given up. The mark is gone
-// then, and the caller runs the script again. [HasLeft] tells an error after which the jobs go to the next layout.
+// then, and the caller runs the script again. If [HasLeft] is true of the error, the jobs go to the next layout.
 func (s *Shard) Refused(ctx context.Context, err error) error {
 	return s.settleMark(ctx, readRefusal(err), s.registry.cfg.Timeout)
 }
@@ -327,8 +327,8 @@ func (g *Registry) Read(ctx context.Context, also ...*Registry) (entries map[str
 	return entries, damaged, nil
 }
 
-// forgetDeleted forgets an open queue if its entry says that it was deleted, or deleted and registered anew. If the
-// queue was resharded, its open queue leads to the next layout.
+// forgetDeleted forgets an open queue if its entry says that it was deleted, or deleted and registered anew. If the queue
+// was resharded, forgetDeleted makes its open queue lead to the next layout.
 func (g *Registry) forgetDeleted(name string, entry RegistryEntry) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -446,7 +446,7 @@ func (g *Registry) rememberQueue(name string, entry RegistryEntry) *Queue {
 	case entry.succeeds(q):
 		q.leaveFor(entry)
 		return g.queues[name]
-	case q.entry.hasLeft(entry.Layout): // the entry was read before the reshard, or Redis has lost data: the next push reads it
+	case q.entry.hasLeft(entry.Layout): // the entry is from before the reshard, or Redis has lost data. The next push reads it again
 		q.expireEntry()
 		return q
 	}

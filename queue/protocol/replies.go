@@ -431,10 +431,10 @@ func (c *Client) runReplyScript(ctx context.Context, calls []*pendingCall, maxBy
 	return texts
 }
 
-// replyLook is a look for the reply of a call: in the shard of its id, and in the shards of former layouts, in which
-// replies stay.
+// replyLook is a look for the reply of a call. It asks the shard of the id, and its shards in former layouts, because
+// replies are not copied.
 type replyLook struct {
-	queue   *Queue // in the layout that is looked at
+	queue   *Queue // in the newest layout that is asked
 	layouts layouts
 	asked   []*redisdb.Call
 }
@@ -469,9 +469,9 @@ func (l *replyLook) answer() (text string, err error) {
 	return text, err
 }
 
-// isOver reports whether a look that found nothing means that there is nothing. That is so unless jobs moved to another
-// layout at some time during the look: then the payload may be in a frozen shard or on its way. It reads the entry of
-// the queue after the look and compares it with the entry before the look.
+// isOver reports whether a look that found nothing proves that there is no reply and no payload. It proves nothing if jobs
+// moved to another layout at some time during the look, because the payload may have been in a frozen shard or on its way.
+// So isOver reads the entry of the queue after the look, and compares it with the entry before the look.
 func (l *replyLook) isOver(ctx context.Context) bool {
 	_, entry, err := l.queue.registry.Stored(ctx, l.queue.Name)
 	switch {
@@ -488,10 +488,10 @@ func (l *replyLook) isOver(ctx context.Context) bool {
 	return l.layouts == entry.layouts() && !l.layouts.moving
 }
 
-// layouts says at which layout a queue is. Two equal values mean that no reshard was begun or ended between them.
+// layouts identifies the state of a queue's layouts. No reshard began or ended between two equal values.
 type layouts struct {
 	layout, tried int
-	moving        bool // jobs are frozen or copied, or may be so soon
+	moving        bool // jobs are frozen or are being copied, or a reshard has begun
 }
 
 func (e RegistryEntry) layouts() layouts {

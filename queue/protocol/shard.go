@@ -88,8 +88,8 @@ type Claim struct {
 }
 
 // Claim makes instance the owner of the shard if the claim in Redis is still as seen. The error is ErrHeld if the
-// claim has changed, or if another instance holds it and cause is Fresh. It is ErrMoving if jobs of the shard move from or to
-// another layout. After any other error the result is unknown, and the caller must read the owner again.
+// claim has changed, or if another instance holds it and cause is Fresh. It is ErrMoving if a reshard has frozen the shard
+// or has not opened it yet. After any other error the result is unknown, and the caller must read the owner again.
 //
 // A caller with cause Seize must have seen that the owner's lease is gone. Redis does not check it. An expired
 // lease never returns, so the caller's knowledge cannot become wrong before the script runs (I1). The claim itself

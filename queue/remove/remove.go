@@ -230,7 +230,7 @@ func (r *Removal) swapEntry(ctx context.Context, next protocol.RegistryEntry) er
 	return nil
 }
 
-// mark is the mark of the deletion; see lua/freeze.lua.
+// mark returns the mark of the deletion; see lua/freeze.lua.
 func (r *Removal) mark() string { return protocol.RemovedMark(r.entry.Removing) }
 
 // freeze runs a step of lua/freeze.lua on all shards, and calls see with their answers.
@@ -309,8 +309,8 @@ func (r *Removal) GiveUp(ctx context.Context, cause error) error {
 	return cause
 }
 
-// Remove deletes the contents of all shards, which must have the mark. Then it deletes what stays in the former layouts
-// of the queue, except their marks.
+// Remove deletes the contents of all shards, which must have the mark. Then it deletes the journals and the numbers of
+// sources in the former layouts of the queue. Their marks stay.
 func (r *Removal) Remove(ctx context.Context) error {
 	err := r.freeze(ctx, "drop", r.mark(), "0", func(_ *protocol.Shard, answer []any) error {
 		if answer[0] == "STALE" {

@@ -110,9 +110,8 @@ func (w *importRun) run(ctx context.Context) {
 	}
 }
 
-// runInNext sends entries to the next layout of the queue. No part of them is in the shards that were left, because no
-// reshard begins while an import has not ended (queue/reshard/begin.go). An import that begins during the drain is not
-// seen there.
+// runInNext sends entries to the next layout of the queue. The shards that were left have no part of them. No shard freezes
+// while an import into it has not ended (lua/freeze.lua), and a frozen shard refuses an import that begins later.
 func (w *importRun) runInNext(ctx context.Context, left []int) {
 	slices.Sort(left) // by their numbers
 	next := *w
@@ -129,8 +128,8 @@ func (w *importRun) runInNext(ctx context.Context, left []int) {
 	}
 }
 
-// askFormer settles the entries of sources that were forgotten in a former layout, whose marks stay there. It returns
-// the rest. A source that has not ended has no number there, see runInNext.
+// askFormer refuses the entries of sources that were forgotten in a former layout. The marks of forgotten sources stay
+// there. It returns the other entries. A source that goes on has no number there; see runInNext.
 func (w *importRun) askFormer(ctx context.Context, entries []int) (rest []int) {
 	if len(w.q.FormerShards("", protocol.SourceAge)) == 0 {
 		return entries

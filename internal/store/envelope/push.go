@@ -25,7 +25,7 @@ var (
 // keeps them, and Check refuses it.
 func All(jobs []lowkiq.Push) []lowkiq.Push { return wrapAll(jobs, mayReply) }
 
-// Members is All for pushes of workflows, whose addresses may be those of members.
+// Members is All for the pushes of workflows. Only these may have the addresses of members.
 func Members(jobs []lowkiq.Push) []lowkiq.Push {
 	return wrapAll(jobs, func(address string) bool {
 		call, member, two := strings.Cut(address, partEnd)

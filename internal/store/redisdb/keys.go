@@ -200,15 +200,15 @@ type ShardKeys struct {
 	Wake                             string // channel that wakes the owner
 }
 
-// Freeze says what lua/freeze.lua does to a key of a shard that it freezes.
+// Freeze says how lua/freeze.lua treats a key of a shard that it freezes.
 type Freeze string
 
-// The fates of keys. The first three are the blocks of keys in the head of lua/freeze.lua.
+// The first three values are the blocks of keys in the head of lua/freeze.lua.
 const (
-	Moves  Freeze = "moves"  // it gets the name that Old returns
-	Empty  Freeze = "empty"  // it must not exist, or nobody needs it after the last flight
+	Moves  Freeze = "moves"  // it is renamed to the name that Old returns
+	Empty  Freeze = "empty"  // it does not exist, or nothing needs it after the last flight
 	Stays  Freeze = "stays"  // it stays readable under its name
-	NotKey Freeze = "no key" // it is no name of a key
+	NotKey Freeze = "no key" // it is not the name of a key
 )
 
 // ShardKey is a key of a shard.
@@ -219,8 +219,8 @@ type ShardKey struct {
 	field  *string
 }
 
-// List returns all keys of a shard, in the order of lua/freeze.lua. It alone lists keys: types, the keys of scripts and
-// what a change of the number of shards copies come from it.
+// List returns all keys of a shard, in the order of lua/freeze.lua. It is the only list of them. The types of keys, the
+// names in the heads of scripts and the keys that a reshard copies come from it.
 func (k *ShardKeys) List() []ShardKey {
 	return []ShardKey{
 		{"count", "hash", Moves, &k.Count}, {"claim", "hash", Moves, &k.Claim}, {"jobs", "hash", Moves, &k.Jobs},

@@ -47,7 +47,7 @@ func (r *replicas) countOf(ctx context.Context, master *DB) int64 {
 // RunAllReplicated is [DB.RunAll] followed by a WAIT for the writes on each master that has replicas. Calls of the
 // same master run in their order.
 func (db *DB) RunAllReplicated(ctx context.Context, calls []*Call) {
-	var plain []*Call // of masters without replicas
+	var plain []*Call // to masters without replicas
 	by := map[string][]*Call{}
 	masters := map[string]*DB{}
 	for _, call := range calls {
@@ -103,9 +103,9 @@ func (db *DB) RunReplicated(ctx context.Context, s *Script, keys []string, args 
 	return reply, n > 0, db.explainScript(s, err)
 }
 
-// AwaitReplicas waits until a replica of each master has what was written to it before. It repeats a call for each master
-// that has replicas, because WAIT covers only the writes of its connection, and a replica follows its master in order. The
-// call must write something. AwaitReplicas is best effort: it returns no error if a replica is late.
+// AwaitReplicas waits until a replica of each master has the earlier writes of that master. It repeats one of the calls on
+// each master with replicas, because WAIT covers only the writes of its connection. A replica follows its master in order,
+// so it has the earlier writes as well. The call must write something. If a replica is late, AwaitReplicas returns nil.
 func (db *DB) AwaitReplicas(ctx context.Context, calls []*Call) error {
 	seen := map[string]bool{}
 	for _, call := range calls {

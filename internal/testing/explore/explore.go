@@ -1,7 +1,7 @@
-// Package explore answers: can the processes of a protocol, in whatever order they act, break one of its promises?
+// Package explore finds out whether the processes of a protocol can break one of its promises, in any order of their steps.
 //
-// A [Model] is a set of states and the events that may happen in each. [Explore] visits all states, breadth first, so
-// that what it finds wrong is a shortest story.
+// A [Model] is a set of states and the events that may happen in each. [Explore] visits all states, breadth first. So no
+// story is shorter than the story that it reports.
 package explore
 
 import (
@@ -17,15 +17,15 @@ type Model[S comparable] struct {
 	Steps func(S) []Event[S]
 	Wrong func(S) string // the invariant that a state breaks, "" if none
 	Goals []Goal[S]
-	Max   int // the maximum number of states, 0 for no maximum; beyond it the verdict is TooMany
+	Max   int // maximum number of states, 0 for no maximum; beyond it the verdict is TooMany
 }
 
 // Event is something that may happen.
 type Event[S comparable] struct {
-	By    rune // the process, 0 if What names it
+	By    rune // the process that acts, 0 if What names it
 	What  string
 	Next  S
-	Fault bool // a crash, a cut, a loss, which no way to a goal may count on
+	Fault bool // a crash, a cut or a loss; no path to a goal may depend on it
 }
 
 // Goal is a set of states that every state must be able to reach without a further fault.
@@ -35,32 +35,32 @@ type Goal[S comparable] struct {
 	Is   func(S) bool
 }
 
-// Verdict is what Explore found.
+// Verdict is the result of Explore.
 type Verdict struct {
 	States int
-	Wrong  string // "" if nothing
-	Story  []string
+	Wrong  string   // the broken invariant, or Stuck or TooMany; "" if the model keeps its promises
+	Story  []string // the events that lead to the wrong state
 }
 
 func (v Verdict) String() string { return v.Wrong + ":\n  " + strings.Join(v.Story, "\n  ") }
 
-// Objections that are no invariant of the model. Stuck is followed by the name of the goal.
+// Values of Verdict.Wrong beside the invariants of the model. The name of the goal follows Stuck.
 const (
 	Stuck   = "stuck: no way on without another fault"
 	TooMany = "too many states"
 )
 
-// Explore visits the states of a model until one is wrong. Then it looks for states from which a goal is out of reach.
+// Explore visits the states of a model until a state is wrong. If none is, it looks for states that cannot reach a goal.
 func Explore[S comparable](m Model[S]) Verdict {
 	e := explorer[S]{Model: m, table: make([]int32, 1<<10), seed: maphash.MakeSeed()}
-	e.index(m.Start, -1, 0, "")
+	e.addState(m.Start, -1, 0, "")
 	for i := 0; i < len(e.states); i++ {
 		if wrong := m.Wrong(e.states[i]); wrong != "" {
-			return Verdict{len(e.states), wrong, e.story(i)}
+			return Verdict{len(e.states), wrong, e.tellStory(i)}
 		}
 		e.first = append(e.first, len(e.next))
 		for _, event := range m.Steps(e.states[i]) {
-			k := e.index(event.Next, i, event.By, event.What)
+			k := e.addState(event.Next, i, event.By, event.What)
 			if !event.Fault && len(m.Goals) > 0 && k != i {
 				e.next = append(e.next, int32(k))
 			}
@@ -71,9 +71,9 @@ func Explore[S comparable](m Model[S]) Verdict {
 	}
 	e.first = append(e.first, len(e.next))
 	for _, goal := range m.Goals {
-		if i := e.deadEnd(goal); i >= 0 {
+		if i := e.findDeadEnd(goal); i >= 0 {
 			name := strings.TrimSuffix(Stuck+": "+goal.Name, ": ")
-			return Verdict{len(e.states), name, append(e.story(i), fmt.Sprintf("%+v", e.states[i]))}
+			return Verdict{len(e.states), name, append(e.tellStory(i), fmt.Sprintf("%+v", e.states[i]))}
 		}
 	}
 	return Verdict{States: len(e.states)}
@@ -84,29 +84,29 @@ type explorer[S comparable] struct {
 	Model[S]
 	states []S
 	steps  []step
-	first  []int   // by state: where its events begin in next
+	first  []int   // by state: place of its first event in next
 	next   []int32 // the states after events that are no faults
-	table  []int32 // state number + 1, by hash; an open hash table, since a map would store each state again
+	table  []int32 // numbers of states plus 1, by hash; an open hash table, because a map would store each state again
 	seed   maphash.Seed
 }
 
-// step is how a state was first reached.
+// step is the event by which a state was first reached.
 type step struct {
 	from int32
 	by   rune
 	what string
 }
 
-// index returns the number of a state.
-func (e *explorer[S]) index(s S, from int, by rune, what string) int {
+// addState returns the number of a state. It adds the state if the state is new.
+func (e *explorer[S]) addState(s S, from int, by rune, what string) int {
 	if len(e.states)*3 > len(e.table)*2 {
 		e.table = make([]int32, 2*len(e.table))
 		for i, known := range e.states {
-			slot, _ := e.slot(known)
+			slot, _ := e.findSlot(known)
 			e.table[slot] = int32(i + 1)
 		}
 	}
-	slot, k := e.slot(s)
+	slot, k := e.findSlot(s)
 	if k >= 0 {
 		return k
 	}
@@ -115,8 +115,8 @@ func (e *explorer[S]) index(s S, from int, by rune, what string) int {
 	return len(e.states) - 1
 }
 
-// slot returns the state's slot in the table and its number, or a free slot and -1.
-func (e *explorer[S]) slot(s S) (slot, k int) {
+// findSlot returns the state's slot in the table and its number, or a free slot and -1.
+func (e *explorer[S]) findSlot(s S) (slot, k int) {
 	mask := len(e.table) - 1
 	for slot = int(maphash.Comparable(e.seed, s)) & mask; ; slot = (slot + 1) & mask {
 		k = int(e.table[slot]) - 1
@@ -126,8 +126,8 @@ func (e *explorer[S]) slot(s S) (slot, k int) {
 	}
 }
 
-// story returns the events that lead from the first state to state i.
-func (e *explorer[S]) story(i int) (lines []string) {
+// tellStory returns the events that lead from the first state to state i.
+func (e *explorer[S]) tellStory(i int) (lines []string) {
 	for ; i > 0; i = int(e.steps[i].from) {
 		line := e.steps[i].what
 		if by := e.steps[i].by; by != 0 {
@@ -139,9 +139,9 @@ func (e *explorer[S]) story(i int) (lines []string) {
 	return lines
 }
 
-// deadEnd returns the first state from which the goal is out of reach, or -1. Most events lead to later states, so few
+// findDeadEnd returns the first state from which the goal is out of reach, or -1. Most events lead to later states, so a few
 // rounds in reverse order find all states that reach the goal.
-func (e *explorer[S]) deadEnd(goal Goal[S]) int {
+func (e *explorer[S]) findDeadEnd(goal Goal[S]) int {
 	reaches := make([]bool, len(e.states))
 	for i, s := range e.states {
 		reaches[i] = goal.Is(s)

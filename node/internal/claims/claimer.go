@@ -23,8 +23,8 @@ type claimer[R Runner] struct {
 	c          *Claims[R]
 	firstTries map[lowkiq.Shard]time.Duration   // Now() of the first attempt to claim a shard; deleted once claimed
 	subscribed map[lowkiq.Shard]*protocol.Shard // shards whose wake-ups Redis was asked for
-	// ownedElsewhere counts the shards of the last round that live instances own, or that nobody can own yet because
-	// their jobs are on the way from the former shards of their queue.
+	// ownedElsewhere counts the shards of the last round that live instances own, or that nobody can own yet because a
+	// reshard has not opened them.
 	ownedElsewhere int
 }
 
@@ -68,7 +68,8 @@ func (cl *claimer[R]) claimShards(ctx context.Context, shards []*protocol.Shard)
 
 // subscribe asks Redis once for the wake-ups of each shard. When Redis confirms the subscription,
 // the runner of the shard looks for work. If the shard has no runner, the supervisor tries again to
-// claim it. So nothing is missed that happened before the subscription. The wake-ups of former shards in their place end.
+// claim it. So nothing is missed that happened before the subscription. If a shard takes the place of a former shard, the
+// wake-ups of the former shard end.
 func (cl *claimer[R]) subscribe(page []*protocol.Shard) {
 	var fresh, former []*protocol.Shard
 	for _, s := range page {
@@ -209,8 +210,13 @@ func (c *Claims[R]) mayTrustOwners(ctx context.Context, owners []protocol.Owner)
 	return entry.Lease != nil
 }
 
-// claimShard starts a runner for a shard if Redis grants the claim, and returns an error otherwise. The request must outlive the
-// supervisor. If it were cancelled after Redis has executed it, this instance would own a shard that it does not know about.
+// claimShard starts a runner for a shard if Redis grants the claim, and returns an error otherwise. The request must outlive
+// the supervisor. If it were cancelled after Redis has executed it, this instance would own a shard that it does not know
+// about.
+//
+// The queue may get other shards while the claim is under way. findAnew of package node may have found no runner of a former
+// shard before this runner started, and may have let the present shards be claimed. So claimShard looks again after the
+// start, and revokes the runner of a former shard before it begins a call (I1).
 func (c *Claims[R]) claimShard(s *protocol.Shard, owner protocol.Owner, cause step) (*Owned[R], error) {
 	claim, err := c.p.Redis.Claim(c.p.IO, s, c.p.Instance, protocol.Cause(cause), owner)
 	if err != nil {
@@ -225,7 +231,7 @@ func (c *Claims[R]) claimShard(s *protocol.Shard, owner protocol.Owner, cause st
 	c.absent.setLastOwner(s.Shard)
 	o := &Owned[R]{Claim: claim, Runner: c.p.Start(claim)}
 	c.changeState(o, running)
-	if !c.isPresent(s) { // its queue has got other shards meanwhile, and may have found no runner of its former shards
+	if !c.isPresent(s) {
 		o.Runner.Revoke()
 	}
 	return o, nil

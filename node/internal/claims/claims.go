@@ -24,7 +24,8 @@
 //	                                               the same, and Redis cannot be asked in time  none
 //
 // An instance sends a release only in state leaving, and only when no call of the shard runs (I1). If the queue has other
-// shards now, the runner is revoked, its calls are cancelled, and no release is sent.
+// shards now, the runner is revoked, its calls are cancelled, and no release is sent. The former shard is frozen or deleted
+// then, so no other instance waits for it.
 //
 // Two accidents leave this process as the owner of a shard that it does not know about: the answer
 // to a claim is lost, or a release cannot be sent. If the shard is desired here, the supervisor
@@ -80,7 +81,7 @@ type Runner interface {
 	Wake()                             // makes it look for work
 	MarkSubscribed()                   // says that the shard's wake-ups arrive from now on
 	Stop() (idle <-chan struct{})      // ends its pops; idle is closed when no call runs
-	Revoke()                           // cancels its calls, because the queue has other shards now; Fenced is true then
+	Revoke()                           // cancels its calls, because the queue has other shards now; then Fenced returns true
 	Fenced() (fenced, taken bool)      // reports a refusal by the fence, and whether another instance has the shard
 	OutOfSync() bool                   // reports whether Redis has forgotten some of its changes
 	Release(ctx context.Context) error // sends the last acks and the release, again and again until ctx ends

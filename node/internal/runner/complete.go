@@ -62,8 +62,8 @@ func (r *Runner) callHandler(batch *lowkiq.Batch, l *lane) {
 	r.applyAnswer(batch, l, &result, answer)
 }
 
-// addFollowUps adds the follow-ups of done jobs to the reports. A queue of follow-ups that this process has not opened
-// yet is read from Redis, also while Redis is out of reach for a moment.
+// addFollowUps adds the follow-ups of done jobs to the reports, before the ack stores both. It reads queues that this process
+// has not opened yet from Redis, and tries again while Redis is out of reach. So a short outage fails no job.
 func (r *Runner) addFollowUps(batch *lowkiq.Batch, reports *verdict.Reports, answer error) error {
 	rules := r.queue.rules()
 	if rules.Then.Done == "" && reports.Answers == nil { // as in most calls

@@ -493,11 +493,11 @@ func (r *Runner) loseClaim(op string, err error) {
 	}
 }
 
-// Revoke ends the work on a shard that its queue does not have any more. Other nodes may have its ids in other shards, so the
+// Revoke ends the work on a shard that its queue does not have any more. Other nodes may have the ids in other shards, so the
 // handlers must return as if the claim was lost.
 func (r *Runner) Revoke() { r.endWork(claimLost) }
 
-// endWork cancels the handler calls, and lets no other begin. It returns false if that was done before.
+// endWork cancels the handler calls and lets no call begin. It returns false if an earlier call has done so.
 func (r *Runner) endWork(why claimState) (news bool) {
 	r.mu.Lock()
 	news = r.state.giveUp(why)
