@@ -111,7 +111,7 @@ func (in *instance) claimsProcess(news *protocol.Wakes) claims.Process[*runner.R
 	in.limits = map[string]*limits.Queue{}
 	for name, on := range n.queues.handled {
 		in.limits[name] = limits.New(limits.Config{
-			Node: in.slots, Processes: on.processes, AskRate: n.askRate(on), AskGroups: in.askGroups(name), Go: in.lanes.Go,
+			Node: in.slotsFor(on), Processes: on.processes, AskRate: n.askRate(on), AskGroups: in.askGroups(name), Go: in.lanes.Go,
 		})
 		queues[name] = on.forRunners(handling.Home{Redis: n.client.Redis(), Cluster: n.client.Cluster()}, n.cfg.FormatError, in.limits[name])
 		change := in.rulesApplier(on, queues[name])
@@ -150,6 +150,17 @@ func (in *instance) claimsProcess(news *protocol.Wakes) claims.Process[*runner.R
 		},
 	}
 }
+
+// slotsFor returns the slots for calls of a queue. A built-in queue has its own, so that it does not wait for handlers of
+// users. Its calls are short.
+func (in *instance) slotsFor(on *handled) *limits.Slots {
+	if on.awaited {
+		return limits.NewSlots(ownSlots)
+	}
+	return in.slots
+}
+
+const ownSlots = 4
 
 // runnerProcess returns the dependencies of runners on this instance.
 func (in *instance) runnerProcess() *runner.Process {
@@ -357,6 +368,8 @@ func (in *instance) afterRenewal(ctx context.Context) {
 			unfit = on.checkEntry(entry, n.client.Redis())
 		}
 		switch {
+		case !there && was == nil && on.awaited && unfit == nil:
+			continue
 		case unfit != nil: // the queue is not handled here until the entry changes
 		case !there && was != nil:
 			n.queues.registerAgain(ctx, on) // Redis has lost the entry
@@ -422,6 +435,7 @@ func (in *instance) bind(on *handled, found *protocol.Queue) {
 		in.keeper.End(fmt.Errorf("%w: %w", lowkiq.ErrLeaseLost, in.broken))
 	}
 	in.claims.Kick()
+	in.keeper.RenewNow() // the lease names the queue from now on, if it was awaited
 }
 
 // rulesApplier returns a function that applies the rules in force to the runners of a queue.

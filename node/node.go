@@ -89,13 +89,13 @@ func New(cfg Config) (*Node, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("node: %w", err), producer.Close())
 	}
-	client := producer.Protocol()
+	client, m := producer.Protocol(), metrics.New(cfg.Registry)
 	n := &Node{
 		cfg: cfg, unnamed: unnamed, boot: identity.NewBoot(), process: identity.ThisProcess(),
-		producer: producer, client: client, leases: leases, certs: certificates, metrics: metrics.New(cfg.Registry),
+		producer: producer, client: client, leases: leases, certs: certificates, metrics: m,
 		events: events.NewPublisher(events.Into(client.DB())),
 		queues: queues{
-			handled: map[string]*handled{}, client: client, leases: leases, reading: make(chan struct{}, 1),
+			handled: map[string]*handled{}, client: client, leases: leases, reading: make(chan struct{}, 1), metrics: m,
 			inForce: inForce{book: rules.In(leases.DB()), ends: map[string]time.Time{}, values: map[string]map[string]string{}, logged: map[[2]string]error{}},
 		},
 		load: newLoad(), stopped: make(chan struct{}), returned: make(chan struct{}), absent: claims.NewAbsentInstances(cfg.now),
@@ -104,6 +104,9 @@ func New(cfg Config) (*Node, error) {
 		n.metrics.NoRaft()
 	}
 	n.ready = readiness{handled: n.queues.handled, ttl: cfg.TTL}
+	if err := n.handleWorkflows(); err != nil {
+		return nil, errors.Join(err, producer.Close(), leases.Close())
+	}
 	n.setName(cfg.Name)
 	n.naming = naming{index: client.Leases(), boot: n.boot, process: n.process, log: n.log}
 	cfg.Registry.MustRegister(metrics.Build(cfg.lowkiqVersion()), &metrics.Working{Slots: n.slotsInUse, Children: n.queues.childUse, Calls: n.client.Waiting, Unlogged: n.droppedLines}, &metrics.Shards{

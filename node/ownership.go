@@ -59,11 +59,13 @@ func (o *ownership) isPlaced() bool {
 	return plan == nil || sinceBoot()-o.begun > 2*o.ttl || slices.Contains(plan.Nodes, o.node)
 }
 
-// countShards returns how many shards of each handled queue the instance owns.
+// countShards returns how many shards of each handled queue the instance owns. It leaves out a queue that is awaited.
 func (o *ownership) countShards() map[string]int {
 	counts := make(map[string]int, len(o.queues.handled))
-	for name := range o.queues.handled {
-		counts[name] = 0
+	for name, on := range o.queues.handled {
+		if !on.awaited || on.queue.Load() != nil {
+			counts[name] = 0
+		}
 	}
 	for shard := range o.claims.OwnedSet() {
 		counts[shard.Queue]++

@@ -26,7 +26,7 @@ type handled struct {
 	change     atomic.Pointer[func()]      // applies the rules in force to the runners of the last instance; nil before the first
 	// asRegistered means that the rules name no number of shards, so that the registry decides.
 	asRegistered bool
-	awaited      bool // another process registers the queue, and this node waits for its entry
+	awaited      bool // a built-in queue; other processes register it, and this node waits for its entry
 	metrics      *metrics.Queue
 	paused       atomic.Bool
 	// resumes means that the queue is resumed once the lease no longer says that it is paused. Only renewals use it.
@@ -127,6 +127,7 @@ type queues struct {
 	client   *protocol.Client
 	leases   *protocol.Client // reads the registry, with the timeout of a lease's renewal
 	log      *slog.Logger
+	metrics  *metrics.Metrics
 }
 
 // registry has the queues as last read from Redis. A queue whose entry is damaged keeps its last entry. Otherwise the plan
@@ -181,6 +182,9 @@ func (q *queues) findQueue(ctx context.Context, on *handled) (found *protocol.Qu
 	if !on.asRegistered && found.Shards != on.rules.Shards {
 		q.log.Warn("the queue has another number of shards than configured, because it was resharded; configure the present number",
 			"queue", name, "configured", on.rules.Shards, "shards", found.Shards)
+	}
+	if on.awaited && on.queue.Load() == nil { // no runner has them yet
+		*on.metrics = *q.metrics.Queue(name)
 	}
 	on.shards = found.Shards
 	on.metrics.Shards.Set(float64(found.Shards))

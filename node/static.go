@@ -52,9 +52,13 @@ func (in *instance) chooseShards() (err error) {
 	if split == nil {
 		split = share.Select
 	}
-	var all []lowkiq.Shard
+	var all, builtIn []lowkiq.Shard // a Splitter knows queues of users only
 	for _, s := range n.queues.allShards() {
-		all = append(all, s.Shard)
+		if n.queues.handled[s.Queue].awaited && n.cfg.Splitter != nil {
+			builtIn = append(builtIn, s.Shard)
+		} else {
+			all = append(all, s.Shard)
+		}
 	}
 	slices.SortFunc(all, func(x, y lowkiq.Shard) int {
 		return cmp.Or(strings.Compare(x.Queue, y.Queue), cmp.Compare(x.Index, y.Index))
@@ -66,7 +70,7 @@ func (in *instance) chooseShards() (err error) {
 	}()
 	own := map[lowkiq.Shard]bool{}
 	var unknown []lowkiq.Shard
-	for _, s := range split(slices.Clone(all)) {
+	for _, s := range slices.Concat(split(slices.Clone(all)), share.Select(builtIn)) {
 		if n.queues.findShard(s) == nil {
 			unknown = append(unknown, s)
 			continue

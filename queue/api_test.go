@@ -23,6 +23,9 @@ var producerAPI = []string{
 	"PushError", "PushError.Error", "PushError.Unwrap",
 	"PushRules", "Codec", "Middleware", "Pusher",
 	"Transient",
+	"Workflow", "WorkflowJob", "WorkflowStatus",
+	"Client.StartWorkflow", "Client.AddToWorkflow", "Client.CloseWorkflow", "Client.CancelWorkflow", "Client.Workflow", "Client.Workflows",
+	"ErrWorkflow", "ErrWorkflowTooLarge", "ErrWorkflowExists", "ErrWorkflowUnknown", "ErrWorkflowClosed",
 	"ErrClosed", "ErrCodec", "ErrDamaged", "ErrID", "ErrPayloadSize", "ErrPerformAt", "ErrReplyTo", "ErrScore",
 	"ErrTooManyBytes", "ErrTooManyPayloads", "ErrUnsent",
 }

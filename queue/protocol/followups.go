@@ -48,7 +48,7 @@ type collector struct {
 }
 
 // EncodeFollowUps returns follow-ups as their queues store them. They go through the middlewares and the codecs of
-// their queues in this process. The follow-ups of a queue keep their order. source is the queue of the job that
+// their queues in this process, except those of a built-in queue, whose handler has stored forms already. The follow-ups of a queue keep their order. source is the queue of the job that
 // ends, and hops is the largest header hops of its payloads, 0 if there is none.
 //
 // The error is lowkiq.ErrUnknownQueue if a queue is not registered, ErrCodec if this process does not have its codec,
@@ -57,20 +57,23 @@ func (c *Client) EncodeFollowUps(ctx context.Context, source string, hops int, a
 	if len(all) == 0 {
 		return nil, nil
 	}
+	if source == Workflows { // its handler gets no job of a user, so it is no part of a loop
+		return storedFollowUps(all), nil
+	}
 	if hops >= lowkiq.MaxHops {
 		return nil, fmt.Errorf("%w: %d are allowed; a handler or the rule then of a queue pushes in a loop", ErrHops, lowkiq.MaxHops)
 	}
-	into := collector{members: source == Workflows}
+	var into collector
 	var names []string // in the order of their first follow-ups
 	by := map[string][]lowkiq.Push{}
 	for _, one := range all {
 		push := one.Push
 		switch {
-		case !into.members && CheckNotReserved(one.Queue) != nil:
+		case CheckNotReserved(one.Queue) != nil:
 			return nil, fmt.Errorf("%w: job %.300q: %w", ErrFollowUp, push.ID, CheckNotReserved(one.Queue))
 		case push.Urgent:
 			return nil, fmt.Errorf("%w: job %.300q of queue %q: it must not be urgent", ErrFollowUp, push.ID, one.Queue)
-		case push.ReplyTo != "" && !into.members:
+		case push.ReplyTo != "":
 			return nil, fmt.Errorf("%w: job %.300q of queue %q: it must have no reply address", ErrFollowUp, push.ID, one.Queue)
 		}
 		push.Header = withHeader(push.Header, "hops", strconv.Itoa(hops+1))
@@ -80,18 +83,8 @@ func (c *Client) EncodeFollowUps(ctx context.Context, source string, hops int, a
 		by[one.Queue] = append(by[one.Queue], push)
 	}
 	for _, name := range names {
-		q, err := c.Queue(ctx, name)
-		if err != nil {
+		if err := c.collectOf(ctx, name, &into, by[name]); err != nil {
 			return nil, fmt.Errorf("follow-up to queue %q: %w", name, err)
-		}
-		q.refreshEntry(ctx)
-		results, err := (*q.deliver.Load())(context.WithValue(ctx, collectKey{}, &into), by[name])
-		if err = cmp.Or(err, firstError(results)); err != nil {
-			err = fmt.Errorf("follow-up to queue %q: %w", name, err)
-			if !Transient(err) && ctx.Err() == nil && q.Pushable() == nil { // the same push would be refused again
-				err = fmt.Errorf("%w: %w", ErrFollowUp, err)
-			}
-			return nil, err
 		}
 	}
 	return into.all, nil
@@ -120,16 +113,21 @@ func (q *Queue) collect(into *collector, jobs []lowkiq.Push) ([]Result, error) {
 			results[i].Err = err
 			continue
 		}
-		stored := FollowUp{Queue: q.Name, ID: jobs[i].ID, Payload: jobs[i].Payload}
-		if jobs[i].Score != nil {
-			stored.Score = strconv.FormatFloat(*jobs[i].Score, 'g', 17, 64)
-		}
-		if !jobs[i].PerformAt.IsZero() {
-			stored.At = jobs[i].PerformAt.UnixMicro()
-		}
-		into.all = append(into.all, stored)
+		into.all = append(into.all, asStored(q.Name, &jobs[i]))
 	}
 	return results, firstError(results)
+}
+
+// asStored returns a push whose payload is in its stored form.
+func asStored(queue string, push *lowkiq.Push) FollowUp {
+	stored := FollowUp{Queue: queue, ID: push.ID, Payload: push.Payload}
+	if push.Score != nil {
+		stored.Score = strconv.FormatFloat(*push.Score, 'g', 17, 64)
+	}
+	if !push.PerformAt.IsZero() {
+		stored.At = push.PerformAt.UnixMicro()
+	}
+	return stored
 }
 
 // HopsOf returns the largest header hops of payloads, 0 if none has the header.

@@ -234,7 +234,7 @@ func testFollowUpMember(t *testing.T, b *backend) {
 		if strings.HasPrefix(payload, "crowd") {
 			push.ReplyTo = envelope.MemberAddress("import-42", payload, envelope.Address(payload, time.Hour, "c"))
 		}
-		stored, err := r.c.EncodeFollowUps(r.ctx, Workflows, 0, []lowkiq.FollowUp{{Queue: "q", Push: push}})
+		stored, err := r.c.EncodeMembers(r.ctx, []lowkiq.FollowUp{{Queue: "q", Push: push}})
 		r.noErr(err)
 		number++
 		s := &Shipment{From: r.s, Queue: r.q, To: r.s, All: []Outgoing{{FollowUp: stored[0], Number: number}}}
@@ -381,17 +381,15 @@ func testFollowUpRefused(t *testing.T, b *backend) {
 		then   lowkiq.FollowUp
 		want   error
 	}{
-		"unknown queue":           {0, "q", then("none", "a", ""), lowkiq.ErrUnknownQueue},
-		"too many hops":           {lowkiq.MaxHops, "q", then("mail", "a", ""), ErrHops},
-		"last hop":                {lowkiq.MaxHops - 1, "q", then("mail", "a", ""), nil},
-		"no id":                   {0, "q", then("mail", "", ""), ErrID},
-		"large":                   {0, "q", then("mail", "a", strings.Repeat("x", 2<<20)), ErrPayloadSize},
-		"urgent":                  {0, "q", then("mail", "a", "", func(p *lowkiq.Push) { p.Urgent = true }), ErrFollowUp},
-		"call":                    {0, "q", then("mail", "a", "", replyTo(r.c, "token")), ErrFollowUp},
-		"member":                  {0, "q", then("mail", "a", "", func(p *lowkiq.Push) { p.ReplyTo = member }), ErrFollowUp},
-		"member of workflows":     {0, Workflows, then("mail", "a", "", func(p *lowkiq.Push) { p.ReplyTo = member }), nil},
-		"bad member of workflows": {0, Workflows, then("mail", "a", "", func(p *lowkiq.Push) { p.ReplyTo = "fw" }), ErrReplyTo},
-		"headers":                 {0, "q", then("mail", "a", "", func(p *lowkiq.Push) { p.Header = map[string]string{"x": strings.Repeat("x", 4090)} }), lowkiq.ErrHeader},
+		"unknown queue": {0, "q", then("none", "a", ""), lowkiq.ErrUnknownQueue},
+		"too many hops": {lowkiq.MaxHops, "q", then("mail", "a", ""), ErrHops},
+		"last hop":      {lowkiq.MaxHops - 1, "q", then("mail", "a", ""), nil},
+		"no id":         {0, "q", then("mail", "", ""), ErrID},
+		"large":         {0, "q", then("mail", "a", strings.Repeat("x", 2<<20)), ErrPayloadSize},
+		"urgent":        {0, "q", then("mail", "a", "", func(p *lowkiq.Push) { p.Urgent = true }), ErrFollowUp},
+		"call":          {0, "q", then("mail", "a", "", replyTo(r.c, "token")), ErrFollowUp},
+		"member":        {0, "q", then("mail", "a", "", func(p *lowkiq.Push) { p.ReplyTo = member }), ErrFollowUp},
+		"headers":       {0, "q", then("mail", "a", "", func(p *lowkiq.Push) { p.Header = map[string]string{"x": strings.Repeat("x", 4090)} }), lowkiq.ErrHeader},
 	} {
 		stored, err := r.c.EncodeFollowUps(r.ctx, c.source, c.hops, []lowkiq.FollowUp{c.then})
 		if !errors.Is(err, c.want) || c.want == nil && (err != nil || len(stored) != 1) {

@@ -40,6 +40,9 @@ func (q *Queue) buildPusher(r PushRules, store Pusher) Pusher {
 	} else if r.Codec.Encode != nil {
 		push = encodePayloads(r.Codec.Encode, push)
 	}
+	if CheckNotReserved(q.Name) != nil { // middlewares are for jobs of users
+		return push
+	}
 	for _, m := range slices.Backward(slices.Concat(q.registry.cfg.Middlewares, r.Middlewares)) {
 		push = m(q.Name, push)
 	}

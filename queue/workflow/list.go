@@ -1,0 +1,91 @@
+package workflow
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/lowkiq/lowkiq/internal/process/memory"
+	"github.com/lowkiq/lowkiq/internal/store/redisdb"
+	"github.com/lowkiq/lowkiq/queue/protocol"
+)
+
+// MaxPage is the maximum number of workflows of a page, more or less: a page ends behind a part of a shard.
+const MaxPage = 500
+
+// scanned is how many states a command reads, more or less.
+const scanned = 20
+
+// bytesOfStatus is the memory of a status.
+const bytesOfStatus = 2 << 10
+
+// List returns about n workflows, the newest first within a page, and the cursor of the next page, "" after the last page.
+// The first cursor is "". A workflow that is there from the first page to the last is in one of them. A start that no node has
+// handled is in none. The memory account of ctx pays for the page.
+func List(ctx context.Context, c *protocol.Client, cursor string, n int) (all []Status, next string, err error) {
+	shard, at := 0, "0"
+	if cursor != "" {
+		if _, err := fmt.Sscanf(cursor, "%d-%s", &shard, &at); err != nil || shard < 0 || strings.Trim(at, "0123456789") != "" {
+			return nil, "", invalid("cursor %.60q: must be the cursor of a page before", cursor)
+		}
+	}
+	q, err := c.OwnQueue(ctx, protocol.Workflows)
+	if q == nil || err != nil {
+		return nil, "", err
+	}
+	seen := map[string]bool{}
+	for ; shard < q.Shards; shard, at = shard+1, "0" {
+		for {
+			if len(all) >= min(n, MaxPage) {
+				slices.SortFunc(all, newestFirst)
+				return all, fmt.Sprintf("%d-%s", shard, at), nil
+			}
+			if at, err = listPart(ctx, q.Shard(shard), at, seen, &all); err != nil {
+				return nil, "", err
+			}
+			if at == "0" {
+				break
+			}
+		}
+	}
+	slices.SortFunc(all, newestFirst)
+	return all, "", nil
+}
+
+func newestFirst(x, y Status) int { return cmp.Or(y.Began.Compare(x.Began), cmp.Compare(x.ID, y.ID)) }
+
+// listPart adds the workflows of a part of a shard, and returns where the next part begins.
+func listPart(ctx context.Context, s *protocol.Shard, at string, seen map[string]bool, all *[]Status) (next string, err error) {
+	const most = 2 * scanned * maxStateRead
+	if err := memory.Take(ctx, most); err != nil {
+		return "", err
+	}
+	defer memory.Give(ctx, most)
+	reply, err := s.DB().Do(ctx, "list workflows of "+s.String(), "HSCAN", s.Keys().States, at, "COUNT", scanned)
+	if err != nil {
+		return "", err
+	}
+	parts, ok := reply.([]any)
+	if !ok || len(parts) != 2 {
+		return "", fmt.Errorf("shard %s: HSCAN answered %.100v", s, reply)
+	}
+	pairs := redisdb.Texts(parts[1])
+	for i := 0; i+1 < len(pairs); i += 2 {
+		id := strings.Clone(pairs[i])
+		state, err := readState([]byte(pairs[i+1]))
+		if err != nil || seen[id] { // the page of the id shows a state that cannot be read
+			continue
+		}
+		if err := memory.Take(ctx, bytesOfStatus); err != nil {
+			return "", err
+		}
+		seen[id] = true
+		*all = append(*all, state.status(id))
+	}
+	return redisdb.Text(parts[0]), nil
+}
+
+// maxStateRead is the memory of a state while it is read.
+const maxStateRead = 64 << 10
