@@ -15,7 +15,7 @@
 -- Returns {'OK', mark, fence, ids that are not done, ids in the morgue, payloads in the morgue, records set aside, states
 --         of ids, processed, failed, follow-ups that wait to be delivered}. mark is field last of count, see below.
 --         {'BUSY', why, ids}  freeze: flights are not over, or have left payloads behind, or follow-ups wait to be
---                             delivered, or jobs of another system move; at most five ids
+--                             delivered, or jobs of another system move, or too many sources are known; at most five ids
 --         {'HELD', holder}    freeze: an instance owns the shard
 --         {'FILLED', ...}     freeze: the shard is not empty; figures as for OK
 --         {'OTHER', mark}     freeze: the shard has another mark, which must be taken away by a thaw
@@ -54,11 +54,17 @@ local function refusal(want)
     if redis.call('HEXISTS', KEY.claim, 'recover') == 1 then return {'BUSY', 'a recovery', {}} end
     if redis.call('EXISTS', KEY.parked) == 1 then return {'BUSY', 'parked', redis.call('HRANDFIELD', KEY.parked, 5)} end
     if redis.call('EXISTS', KEY.out) == 1 then return {'BUSY', 'follow-ups', {}} end
-    local from = redis.call('HGETALL', KEY.from)
-    for i = 1, #from, 2 do -- the shards of the new layout do not know what was imported here
-      local is_source = string.sub(from[i], 1, 7) == 'import/' and not string.find(from[i], '\0', 1, true)
-      if is_source and string.byte(from[i + 1], 1) ~= 120 or from[i] == 'export' then return {'BUSY', 'a move', {from[i]}} end
-    end
+    if redis.call('HLEN', KEY.from) > 50000 then return {'BUSY', 'sources', {}} end -- maxSources in queue/reshard
+    if redis.call('HEXISTS', KEY.from, 'export') == 1 then return {'BUSY', 'a move', {'export'}} end
+    local cursor = '0'
+    repeat -- the shards of the new layout do not know what was imported here
+      local page = redis.call('HSCAN', KEY.from, cursor, 'MATCH', 'import/*', 'COUNT', 1000)
+      cursor = page[1]
+      for i = 1, #page[2], 2 do
+        local field, number = page[2][i], page[2][i + 1]
+        if not string.find(field, '\0', 1, true) and string.byte(number, 1) ~= 120 then return {'BUSY', 'a move', {field}} end
+      end
+    until cursor == '0'
     return nil
   end
   local holder = redis.call('HGET', KEY.claim, 'instance')

@@ -343,6 +343,9 @@ func (c *queuesReshard) awaitEnd(with *session, site reshardSite, now actions.Re
 	defer stop()
 	begun, moving, said := time.Now(), time.Time{}, time.Time{}
 	from, to, phase, jobs := now.From, now.To, reshard.None, 0
+	if c.Shards != nil {
+		to = *c.Shards // a small reshard may be over
+	}
 	before := time.Duration(now.Pause * float64(time.Second)) // the pause before this command saw the reshard
 	if now.Estimate != nil {
 		jobs = now.Estimate.Jobs

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -32,7 +33,8 @@ var followTests = []testCase{
 	{"Follow_OldQueueStaysGood", testFollowOldQueue}, {"Follow_LateReadOfTheEntry", testFollowLateRead}, {"Follow_Deliver", testFollowDeliver},
 	{"Follow_Import", testFollowImport}, {"Follow_Calls", testFollowCalls}, {"Follow_ReplyLater", testFollowReply},
 	{"Follow_Journals", testFollowJournals}, {"Follow_Audit", testFollowAudit}, {"Follow_Removed", testFollowRemoved},
-	{"Follow_FormerCount", testFollowCount}, {"Follow_Deleted", testFollowDeleted}, {"Follow_CostsNothing", testFollowCostsNothing},
+	{"Follow_FormerCount", testFollowCount}, {"Follow_Restored", testFollowRestored}, {"Follow_OthersGoOn", testFollowOthersGoOn},
+	{"Follow_OldDelivery", testFollowOldDelivery}, {"Follow_Deleted", testFollowDeleted}, {"Follow_CostsNothing", testFollowCostsNothing},
 }
 
 // move is a reshard by hand. The test has a client of its own, so the producer's client knows nothing of it.
@@ -465,6 +467,73 @@ func (m *move) commands(during func()) []string {
 	return names
 }
 
+// testFollowOldDelivery: a delivery that the oldest of five former layouts has taken is known as long as its age allows.
+func testFollowOldDelivery(t *testing.T, b *backend) {
+	m := newMove(t, b, 2, 3)
+	_, err := m.q.Deliver(m.ctx, Delivery{"s", 5}, job("a", "5"))
+	m.noErr(err)
+	was := ""
+	for layout := 5; layout > 1; layout-- {
+		was += fmt.Sprintf(`{"shards":3,"layout":%d,"at":%d},`, layout, time.Now().UnixMilli())
+	}
+	m.entry(`{"shards":3,"layout":6,"was":[%s{"shards":2,"layout":1,"at":%d}],"needs":["reshard"]}`, was, time.Now().UnixMilli())
+	_, _, err = m.c.Registry().Read(m.ctx)
+	m.noErr(err)
+	if _, err := m.q.Deliver(m.ctx, Delivery{"s", 5}, job("a", "5")); !errors.Is(err, ErrDelivered) {
+		t.Errorf("got %v, want ErrDelivered", err)
+	}
+}
+
+// testFollowOthersGoOn: pushes to a shard that is not frozen yet do not wait for pushes to a frozen shard, although they
+// share commits.
+func testFollowOthersGoOn(t *testing.T, b *backend) {
+	m := newMove(t, b, 2, 3)
+	free, frozen := "", ""
+	for i := 0; free == "" || frozen == ""; i++ {
+		if id := fmt.Sprint("id", i); m.from.Of(id).Index == 0 {
+			frozen = id
+		} else {
+			free = id
+		}
+	}
+	m.begin()
+	m.freeze(m.from.Shard(0))
+	sent := make(chan error, 8)
+	for i := range 8 {
+		go func() {
+			_, err := m.q.Push(m.ctx, job(frozen, fmt.Sprint(i)), job(free, fmt.Sprint("with", i)))
+			sent <- err
+		}()
+	}
+	m.awaitReads(8)
+	longest := time.Duration(0)
+	for i := range 50 {
+		begun := time.Now()
+		_, err := m.q.Push(m.ctx, job(free, fmt.Sprint(i)))
+		m.noErr(err)
+		longest = max(longest, time.Since(begun))
+	}
+	t.Logf("the longest push to a shard that is not frozen took %s", longest)
+	if len(sent) > 0 {
+		t.Error("a push to a frozen shard ended before the flip")
+	}
+	m.cancel()
+	for range 8 {
+		m.noErr(<-sent)
+	}
+	eq(t, "payloads of the frozen shard", len(strings.Fields(m.stored(m.from)[frozen])), 8)
+	eq(t, "payloads of the other shard", len(strings.Fields(m.stored(m.from)[free])), 58)
+	m.begin()
+	m.freeze(m.from.Shard(0))
+	ctx, stop := context.WithCancel(m.ctx)
+	go func() { _, err := m.q.Push(ctx, job(frozen, "late"), job(free, "late")); sent <- err }()
+	m.awaitReads(3)
+	stop()
+	if err := <-sent; err == nil {
+		t.Error("a push that was given up reports no error")
+	}
+}
+
 // testFollowImport: a source that was forgotten in the former layout stays so.
 func testFollowImport(t *testing.T, b *backend) {
 	m := newMove(t, b, 2, 3)
@@ -719,6 +788,36 @@ func testFollowCount(t *testing.T, b *backend) {
 	eq(t, "shards", q.Shards, 3)
 	if _, err := c.Register(m.ctx, lowkiq.Queue{Name: "q", Shards: 4}); !errors.Is(err, lowkiq.ErrShardCount) {
 		t.Errorf("a number that it never had: got %v, want %v", err, lowkiq.ErrShardCount)
+	}
+}
+
+// testFollowRestored: Redis loses the entry of a queue that was resharded, or is being resharded. A process that knows it
+// restores its layouts. After a deletion the queue begins anew.
+func testFollowRestored(t *testing.T, b *backend) {
+	m := newMove(t, b, 2, 3)
+	read := func() RegistryEntry {
+		t.Helper()
+		_, entry, err := m.admin.Registry().Stored(m.ctx, "q")
+		m.noErr(err)
+		return entry
+	}
+	for _, state := range []func(){m.begin, m.cancel, m.flip, func() { m.left(time.Now(), false) }} {
+		state()
+		_, _, err := m.c.Registry().Read(m.ctx)
+		m.noErr(err)
+		want := read()
+		m.noErr(m.admin.DB().ForTests().Del(m.ctx, m.admin.DB().Keys.Queues()).Err())
+		_, err = m.c.Registry().Restore(m.ctx, m.q)
+		m.noErr(err)
+		if got := read(); !reflect.DeepEqual(got.Was, want.Was) || !reflect.DeepEqual(got.Reshard, want.Reshard) || got.Tried != want.Tried || !slices.Equal(got.Needs, want.Needs) || got.Layout != want.Layout || got.Shards != want.Shards {
+			t.Errorf("got the entry %+v, want %+v", got, want)
+		}
+	}
+	m.entry(`{"shards":3,"layout":2,"removed":true,"was":[{"shards":2,"layout":1}],"needs":["reshard"]}`)
+	_, err := m.c.Registry().Restore(m.ctx, m.q)
+	m.noErr(err)
+	if got := read(); got.Layout != 3 || got.Was != nil || got.Needs != nil {
+		t.Errorf("after a deletion: got the entry %+v, want an entry of layout 3 alone", got)
 	}
 }
 

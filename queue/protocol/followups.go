@@ -244,11 +244,7 @@ func (c *Client) DeliverOutgoing(ctx context.Context, shipments []*Shipment) {
 // takeOutFormer takes the follow-ups out of a shipment that a shard of a former layout has. The numbers of sources stay
 // there when a queue gets another number of shards, and nothing changes them any more.
 func (s *Shipment) takeOutFormer(ctx context.Context) error {
-	g := s.Queue.registry
-	g.mu.Lock()
-	was := slices.Clone(s.Queue.entry.Was)
-	g.mu.Unlock()
-	was = slices.DeleteFunc(was, func(f Former) bool { return f.age(time.Now()) > SourceAge })
+	g, was := s.Queue.registry, s.Queue.formers(SourceAge)
 	if len(was) == 0 {
 		return nil
 	}

@@ -2,6 +2,7 @@ package protocol
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -13,11 +14,14 @@ import (
 type committer struct {
 	queue *Queue
 	calls combiner[*pendingPush]
+	// late commits pushes to shards that are frozen for a reshard. They wait for its flip, and nobody waits for them.
+	late combiner[*pendingPush]
 }
 
 func newCommitter(q *Queue) *committer {
 	c := &committer{queue: q}
 	c.calls = combiner[*pendingPush]{maxActive: maxCommits, maxSize: maxCommitJobs, size: func(p *pendingPush) int { return len(p.jobs) }, send: c.commitGroup}
+	c.late = combiner[*pendingPush]{maxActive: maxCommits, maxSize: maxCommitJobs, size: func(p *pendingPush) int { return len(p.frozen) }, send: c.commitLate}
 	return c
 }
 
@@ -31,6 +35,7 @@ type pendingPush struct {
 	ctx     context.Context
 	jobs    []lowkiq.Push
 	results []Result
+	frozen  []int         // indexes of jobs whose shards are frozen; set by the first commit
 	done    chan struct{} // receives a value when the results are there
 }
 
@@ -51,6 +56,9 @@ func (c *committer) push(ctx context.Context, jobs []lowkiq.Push) ([]Result, err
 	}
 	if c.calls.withdraw(p) {
 		return nil, ctx.Err()
+	}
+	if c.late.withdraw(p) {
+		return p.results, firstError(p.results)
 	}
 	select { // wait a moment for results of jobs that are stored
 	case <-p.done:
@@ -77,19 +85,52 @@ func unknownOutcome(err error) error {
 	return fmt.Errorf("%w: it is unknown whether the job is stored; pushing it again is safe", err)
 }
 
-// commitGroup stores the jobs of a group of pushes and answers their callers.
+// commitGroup stores the jobs of a group of pushes and answers their callers, except for pushes to frozen shards.
 func (c *committer) commitGroup(group []*pendingPush) {
 	jobs, results := joinJobs(group)
-	// The commit must not fail because the first caller gives up.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(group[0].ctx), c.queue.registry.cfg.Timeout)
-	defer cancel()
-	c.queue.writeJobs(ctx, jobs, results)
+	c.write(group[0].ctx, jobs, results, &flipWait{})
 	if len(group) > 1 {
 		splitResults(group, results)
 	}
 	for _, p := range group {
+		for i := range p.results {
+			if p.results[i].Err != nil && errors.Is(p.results[i].Err, ErrMoving) {
+				p.frozen = append(p.frozen, i)
+			}
+		}
+		switch {
+		case p.frozen == nil:
+			p.done <- struct{}{}
+		case c.late.startOrWait(p):
+			go c.late.sendGroups(p)
+		}
+	}
+}
+
+// commitLate stores the jobs of a group of pushes whose shards were frozen, and answers their callers.
+func (c *committer) commitLate(group []*pendingPush) {
+	var jobs []lowkiq.Push
+	for _, p := range group {
+		for _, i := range p.frozen {
+			jobs = append(jobs, p.jobs[i])
+		}
+	}
+	results := make([]Result, len(jobs))
+	c.write(group[0].ctx, jobs, results, c.queue.newFlipWait())
+	for _, p := range group {
+		for k, i := range p.frozen {
+			p.results[i] = results[k]
+		}
+		results = results[len(p.frozen):]
 		p.done <- struct{}{}
 	}
+}
+
+// write stores jobs. It must not fail because the caller with this context gives up.
+func (c *committer) write(ctx context.Context, jobs []lowkiq.Push, results []Result, wait *flipWait) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.queue.registry.cfg.Timeout)
+	defer cancel()
+	c.queue.writeJobs(ctx, jobs, results, wait)
 }
 
 // joinJobs returns the jobs of all pushes, in order, and as many results.

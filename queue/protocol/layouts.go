@@ -47,13 +47,9 @@ func (f Former) age(now time.Time) time.Duration { return now.Sub(time.UnixMilli
 // FeatureReshard is the need of a queue that is resharded or was resharded once.
 const FeatureReshard = "reshard"
 
-const (
-	// MaxFormer is the number of former layouts that an entry names.
-	MaxFormer = 8
-	// readFormer is the number of former layouts, from the newest, that are read for what stays in them: replies,
-	// journals and the numbers of deliveries.
-	readFormer = 3
-)
+// MaxFormer is the number of former layouts that an entry names, and that are read for what stays in them: replies,
+// journals and the numbers of sources.
+const MaxFormer = 8
 
 // Copying reports whether jobs of the queue are still in the shards of its former layout.
 func (e RegistryEntry) Copying() bool {
@@ -188,8 +184,8 @@ func (q *Queue) successor(ctx context.Context) (*Queue, error) {
 	return next, err
 }
 
-// FormerShards returns the shards that held id in former layouts, the newest first. It returns at most three, and none that
-// the queue left more than maxAge ago. Replies, journals and the numbers of sources stay in them.
+// FormerShards returns the shards that held id in the former layouts that the queue left at most maxAge ago, the newest
+// first. Replies, journals and the numbers of sources stay in them.
 func (q *Queue) FormerShards(id string, maxAge time.Duration) (all []*Shard) {
 	for _, f := range q.formers(maxAge) {
 		s := q.registry.newShard(q.Name, f.Layout, lowkiq.ShardOf(id, f.Shards))
@@ -211,13 +207,12 @@ func (q *Queue) formers(maxAge time.Duration) []Former {
 	if was == nil {
 		return nil
 	}
-	all := (*was)[:min(len(*was), readFormer)]
-	for i, f := range all {
+	for i, f := range *was {
 		if f.age(time.Now()) > maxAge {
-			return all[:i]
+			return (*was)[:i]
 		}
 	}
-	return all
+	return *was
 }
 
 // FormerCountWarning returns a warning for a process that is configured with a former number of shards, "" for the present

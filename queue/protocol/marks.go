@@ -47,6 +47,8 @@ func (g *Registry) Stored(ctx context.Context, name string) (text string, entry 
 
 // Swap replaces an entry in Redis if its text is still old, and reports whether it has replaced it. Fields of a
 // later release stay. It refuses a new need that a live process does not read. fresh is the new text.
+// If Redis has replicas, Swap waits a moment for one of them: a failover that forgot the flip of a reshard would
+// let a person take back a reshard whose new shards have pushes.
 func (g *Registry) Swap(ctx context.Context, name, old string, next RegistryEntry) (fresh string, swapped bool, err error) {
 	was, err := g.parseEntry(name, old)
 	if err == nil {
@@ -59,7 +61,7 @@ func (g *Registry) Swap(ctx context.Context, name, old string, next RegistryEntr
 	if err != nil {
 		return "", false, fmt.Errorf("queue %q: %w", name, err)
 	}
-	reply, err := runScript(ctx, g.db, g.db.Scripts.Swap, []string{g.db.Keys.Queues()}, name, old, text)
+	reply, _, err := g.db.RunReplicated(ctx, g.db.Scripts.Swap, []string{g.db.Keys.Queues()}, name, old, text)
 	if swapped = reply == int64(1); swapped {
 		g.forgetDeleted(name, next)
 	}
@@ -197,7 +199,7 @@ func (e *movingError) Unwrap() error        { return ErrMoving }
 func (e *movingError) Is(target error) bool { return target == ErrUnsent }
 
 // reviveEntry registers a queue anew if its entry says that the queue was deleted. The queue gets a new layout,
-// so that its keys are not those of the deleted queue. first is the new entry, except for the layout. text is
+// so that its keys are not those of the deleted queue. The other values of the new entry are those of first. text is
 // the entry in Redis. reviveEntry returns the text of the entry that holds now.
 func (g *Registry) reviveEntry(ctx context.Context, name string, first RegistryEntry, text string) (string, error) {
 	for {
@@ -210,8 +212,7 @@ func (g *Registry) reviveEntry(ctx context.Context, name string, first RegistryE
 		case !entry.Removed:
 			return text, nil
 		}
-		first.Layout = entry.HighestLayout() + 1
-		fresh, err := json.Marshal(first)
+		fresh, err := json.Marshal(RegistryEntry{Shards: first.Shards, Layout: entry.HighestLayout() + 1, Codec: first.Codec, Push: first.Push})
 		if err != nil {
 			return "", fmt.Errorf("queue %q: %w", name, err)
 		}

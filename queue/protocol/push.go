@@ -94,13 +94,13 @@ func (q *Queue) storeJobs(ctx context.Context, jobs []lowkiq.Push) ([]Result, er
 	}
 	results := make([]Result, len(jobs))
 	if ctx.Done() == nil {
-		q.writeJobs(ctx, jobs, results)
+		q.writeJobs(ctx, jobs, results, q.newFlipWait())
 		return results, firstError(results)
 	}
 	written := make(chan struct{})
 	go func() {
 		defer close(written)
-		q.writeJobs(ctx, jobs, results)
+		q.writeJobs(ctx, jobs, results, q.newFlipWait())
 	}()
 	select {
 	case <-written:
@@ -159,9 +159,10 @@ const headArgs = 4
 // docs/design.md). Therefore a chunk is sent only after the shard's chunk before it is stored, and never if
 // that chunk failed. Suppose the first chunk failed and the second were stored. A repeated push would then
 // store the payloads of the first chunk behind later payloads of the same ids.
-func (q *Queue) writeJobs(ctx context.Context, jobs []lowkiq.Push, results []Result) {
+//
+// wait bounds how long jobs wait for the flip of a reshard. Those that wait in vain get an ErrMoving.
+func (q *Queue) writeJobs(ctx context.Context, jobs []lowkiq.Push, results []Result, wait *flipWait) {
 	var left []int32 // indexes of jobs for the next layout
-	wait := q.newFlipWait()
 	chunks := q.pushSmallChunks(ctx, q.cutChunks(jobs, results), jobs, results)
 	wave, rest := q.nextWave(chunks, jobs)
 	for len(wave) > 0 {
@@ -195,7 +196,7 @@ func (q *Queue) writeJobs(ctx context.Context, jobs []lowkiq.Push, results []Res
 	}
 	q.countStored(results)
 	if len(left) > 0 {
-		q.writeToNext(ctx, left, jobs, results)
+		q.writeToNext(ctx, left, jobs, results, wait)
 	}
 }
 
@@ -220,7 +221,7 @@ func (ch *chunk) leaveAll(left []int32, jobs []lowkiq.Push, results []Result) []
 // It is frozen for good, so it cannot take a later job of the id after that refusal. Therefore all jobs of the id that are
 // not stored are here. The jobs that it took come before them, because a copied job takes its place before the payloads
 // that were pushed to the new shard.
-func (q *Queue) writeToNext(ctx context.Context, left []int32, jobs []lowkiq.Push, results []Result) {
+func (q *Queue) writeToNext(ctx context.Context, left []int32, jobs []lowkiq.Push, results []Result, wait *flipWait) {
 	slices.Sort(left)
 	some, of := make([]lowkiq.Push, len(left)), make([]Result, len(left))
 	for k, i := range left {
@@ -228,7 +229,7 @@ func (q *Queue) writeToNext(ctx context.Context, left []int32, jobs []lowkiq.Pus
 	}
 	next, err := q.successor(ctx)
 	if err == nil {
-		next.writeJobs(ctx, some, of)
+		next.writeJobs(ctx, some, of, wait)
 	}
 	for k, i := range left {
 		if results[i] = of[k]; err != nil {

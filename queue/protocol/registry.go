@@ -188,7 +188,7 @@ func (c *Client) Register(ctx context.Context, q lowkiq.Queue) (*Queue, error) {
 	if err := CheckNotReserved(q.Name); err != nil {
 		return nil, err
 	}
-	return c.registry.registerQueue(ctx, q, 1)
+	return c.registry.registerQueue(ctx, q, RegistryEntry{Layout: 1})
 }
 
 // ErrReserved means that a queue has the name of a built-in queue.
@@ -205,23 +205,27 @@ func CheckNotReserved(queue string) error {
 
 // RegisterOwn is [Client.Register] for a built-in queue.
 func (c *Client) RegisterOwn(ctx context.Context, q lowkiq.Queue) (*Queue, error) {
-	return c.registry.registerQueue(ctx, q, 1)
+	return c.registry.registerQueue(ctx, q, RegistryEntry{Layout: 1})
 }
 
-// Restore is [Client.Register] for an open queue whose entry Redis may have lost. The queue keeps its layout, so
-// its keys stay the same.
+// Restore is [Client.Register] for an open queue whose entry Redis may have lost. The queue keeps its layouts, as this
+// process last read them, so its keys stay the same, and a reshard goes on.
 func (g *Registry) Restore(ctx context.Context, q *Queue) (*Queue, error) {
-	return g.registerQueue(ctx, q.Queue, q.layout)
+	q = q.Latest()
+	g.mu.Lock()
+	last := q.entry
+	g.mu.Unlock()
+	return g.registerQueue(ctx, q.Queue, RegistryEntry{Layout: q.layout, Paused: last.Paused, Reshard: last.Reshard, Was: last.Was, Tried: last.Tried, Needs: last.Needs})
 }
 
-// registerQueue returns the queue, and writes its entry if there is none. layout is the layout of that entry. The
-// entry of a deleted queue gets a higher layout.
-func (g *Registry) registerQueue(ctx context.Context, q lowkiq.Queue, layout int) (*Queue, error) {
+// registerQueue returns the queue, and writes its entry if there is none. first is that entry, without what q and the
+// rules of this client say. The entry of a deleted queue gets a higher layout.
+func (g *Registry) registerQueue(ctx context.Context, q lowkiq.Queue, first RegistryEntry) (*Queue, error) {
 	if err := CheckQueue(q); err != nil {
 		return nil, err
 	}
 	rules := g.rulesOf(q.Name)
-	first := RegistryEntry{Shards: q.Shards, Layout: layout, Codec: rules.Codec.Name, Push: rules.Push}
+	first.Shards, first.Codec, first.Push = q.Shards, rules.Codec.Name, rules.Push
 	fresh, err := json.Marshal(first)
 	if err != nil {
 		return nil, fmt.Errorf("queue %q: %w", q.Name, err)

@@ -76,3 +76,30 @@ func TestImportWaitsForReplica(t *testing.T) {
 		t.Errorf("with a silent replica: %v", err)
 	}
 }
+
+// TestSwapWaitsForReplica: a changed entry of a queue, such as the flip of a reshard, is on a replica when Swap returns.
+func TestSwapWaitsForReplica(t *testing.T) {
+	tier.All(t)
+	t.Parallel()
+	servers := redistest.StartSentinel(t).Data
+	r := newRig(t, &backend{url: servers[0].URL()})
+	replica := redis.NewClient(&redis.Options{Addr: servers[1].Addr(), Protocol: 2, DisableIdentity: true})
+	defer replica.Close()
+	for i := range 20 {
+		text, entry, err := r.c.Registry().Stored(r.ctx, "q")
+		if err != nil {
+			t.Fatal(err)
+		}
+		entry.Tried = i + 5
+		fresh, swapped, err := r.c.Registry().Swap(r.ctx, "q", text, entry)
+		if err != nil || !swapped {
+			t.Fatalf("swap %d: %t, %v", i, swapped, err)
+		}
+		if got := replica.HGet(r.ctx, r.c.DB().Keys.Queues(), "q").Val(); got != fresh {
+			t.Fatalf("swap %d: the replica has %s, want %s", i, got, fresh)
+		}
+	}
+	if stats := r.c.DB().ForTests().Info(r.ctx, "commandstats").Val(); !strings.Contains(stats, "cmdstat_wait:calls=") {
+		t.Errorf("got %s, want WAITs", stats)
+	}
+}

@@ -162,36 +162,51 @@ func checkThere(name string, entry protocol.RegistryEntry) error {
 }
 
 // checkSources refuses a queue that jobs of another system are moving into, or out of. Its shards know which of these jobs
-// they have, and the shards of another layout do not.
+// they have, and the shards of another layout do not. It reads the sources page by page.
 func checkSources(ctx context.Context, c *protocol.Client, name string, entry protocol.RegistryEntry) error {
-	q := c.Registry().Unlisted(name, entry)
-	for part := range slices.Chunk(q.All(), shardsPerRead) {
-		cmds := make([]redisdb.Cmd, len(part))
-		for i, s := range part {
-			cmds[i] = redisdb.Cmd{"HGETALL", s.Keys().From}
+	type page struct {
+		shard  *protocol.Shard
+		cursor string
+	}
+	var pages []page
+	for _, s := range c.Registry().Unlisted(name, entry).All() {
+		pages = append(pages, page{s, "0"})
+	}
+	for len(pages) > 0 {
+		part := pages[:min(shardsPerRead, len(pages))]
+		pages = pages[len(part):]
+		var cmds []redisdb.Cmd
+		for _, p := range part {
+			from := p.shard.Keys().From
+			cmds = append(cmds, redisdb.Cmd{"HLEN", from}, redisdb.Cmd{"HEXISTS", from, "export"}, redisdb.Cmd{"HSCAN", from, p.cursor, "MATCH", "import/*", "COUNT", 1000})
 		}
 		replies, err := c.DB().Pipeline(ctx, "read the sources of "+name, cmds...)
 		if err != nil {
 			return err
 		}
-		for _, reply := range replies {
-			if source := openSource(redisdb.Map(reply)); source != "" {
-				return fmt.Errorf("queue %q: %w: %s; end that with lowkiq-migrate first", name, ErrBusy, source)
+		for i, p := range part {
+			r := replies[3*i : 3*i+3]
+			fields, next := redisdb.Scanned(r[2])
+			switch source := openSource(fields); {
+			case redisdb.Int(r[0]) > maxSources:
+				return fmt.Errorf("queue %q: %w: %w", name, ErrBusy, &busyError{p.shard, whySources, nil})
+			case redisdb.Int(r[1]) > 0:
+				return fmt.Errorf("queue %q: %w: its jobs are moving to another system; end that with lowkiq-migrate first", name, ErrBusy)
+			case source != "":
+				return fmt.Errorf("queue %q: %w: jobs of %s are moving in; end that with lowkiq-migrate first", name, ErrBusy, source)
+			case next != "0":
+				pages = append(pages, page{p.shard, next})
 			}
 		}
 	}
 	return nil
 }
 
-// openSource describes a source of an import or an export that has not ended. It returns "" if there is none.
-func openSource(from map[string]string) string {
-	if _, ok := from["export"]; ok {
-		return "its jobs are moving to another system"
-	}
-	for field, number := range from {
-		source, ok := strings.CutPrefix(field, "import/")
-		if ok && !strings.Contains(field, "\x00") && !strings.HasPrefix(number, "x") {
-			return fmt.Sprintf("jobs of %s are moving in", source)
+// openSource returns the name of an import that has not ended, "" if there is none. fields has names and numbers of imports.
+func openSource(fields []string) string {
+	for i := 0; i+1 < len(fields); i += 2 {
+		if field := fields[i]; !strings.Contains(field, "\x00") && !strings.HasPrefix(fields[i+1], "x") {
+			return strings.TrimPrefix(field, "import/")
 		}
 	}
 	return ""

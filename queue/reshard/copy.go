@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"maps"
 	"slices"
 	"strconv"
@@ -192,9 +193,9 @@ func (c *copier) addItem(l *line, it item) {
 // entry is a place of an id, before its record is read.
 type entry struct{ id, place string }
 
-// addRecords adds the entries of ids with their records. stale has the ids whose entries in the list are obsolete. It returns the number
-// of records.
-func (c *copier) addRecords(ctx context.Context, hash string, entries []entry, skipStale bool) (found int, err error) {
+// addRecords adds the entries of ids with their records, and calls found with each id that has a record. With skipStale it skips
+// ids whose entries in the list are obsolete.
+func (c *copier) addRecords(ctx context.Context, hash string, entries []entry, skipStale bool, found func(id string)) error {
 	cmds := []redisdb.Cmd{{"HMGET", c.old(hash)}}
 	for _, e := range entries {
 		cmds[0] = append(cmds[0], e.id)
@@ -204,7 +205,7 @@ func (c *copier) addRecords(ctx context.Context, hash string, entries []entry, s
 	}
 	replies, err := c.read(ctx, cmds...)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	records, stale := redisdb.List(replies[0]), []any(nil)
 	if skipStale {
@@ -217,13 +218,13 @@ func (c *copier) addRecords(ctx context.Context, hash string, entries []entry, s
 			c.add(l, e.id, "x", "")
 			continue
 		}
-		found++
+		found(e.id)
 		switch isJob := hash == "jobs"; {
 		case isJob && record == "x":
 			c.add(l, e.id, "x", "")
 		case (isJob || hash == "morgue") && strings.HasPrefix(record, "s"):
 			if err := c.addCrowd(ctx, e, record, !isJob); err != nil {
-				return 0, err
+				return err
 			}
 		case hash == "aside":
 			c.add(c.lineOf(idOfAside(e.id)), e.id, e.place, record)
@@ -231,7 +232,7 @@ func (c *copier) addRecords(ctx context.Context, hash string, entries []entry, s
 			c.add(l, e.id, e.place, record)
 		}
 	}
-	return found, nil
+	return nil
 }
 
 // addCrowd adds an id whose payloads are in the spill, in parts.
@@ -417,24 +418,38 @@ func copyJobs(ctx context.Context, c *copier) error {
 	if err != nil {
 		return err
 	}
-	left := redisdb.Int(replies[0]) - redisdb.Int(replies[1]) // '' is no id, see lua/claim.lua
+	records := redisdb.Int(replies[0]) - redisdb.Int(replies[1]) // '' is no id, see lua/claim.lua
+	ids := idCounter{seed: maphash.MakeSeed()}
 	hasStale := redisdb.Int(replies[2]) > 0
 	each := func(fn func([]entry) error) error { return c.eachPlace(ctx, fn) }
 	err = each(func(entries []entry) error {
-		found, err := c.addRecords(ctx, "jobs", entries, hasStale && entries[0].place == "r")
-		left -= int64(found)
-		if err != nil {
+		if err := c.addRecords(ctx, "jobs", entries, hasStale && entries[0].place == "r", ids.add); err != nil {
 			return err
 		}
 		return c.send(ctx, callBytes)
 	})
-	if err != nil || left == 0 {
+	if err != nil || ids.count() == records {
 		return err
 	}
 	return c.copyStrays(ctx, "jobs", "r", each)
 }
 
-// copyStrays copies the records that no list has, in the order of their ids. They are damage, or a list has an id twice.
+// idCounter counts ids, each once, however many places have it. It keeps 8 bytes for an id. If two ids have the same hash, it
+// counts too few, and then records are looked for that no list has.
+type idCounter struct {
+	seed   maphash.Seed
+	hashes []uint64
+}
+
+func (n *idCounter) add(id string) { n.hashes = append(n.hashes, maphash.String(n.seed, id)) }
+
+func (n *idCounter) count() int64 {
+	slices.Sort(n.hashes)
+	n.hashes = slices.Compact(n.hashes)
+	return int64(len(n.hashes))
+}
+
+// copyStrays copies the records that no list has, in the order of their ids. They are damage.
 func (c *copier) copyStrays(ctx context.Context, hash, place string, each func(func([]entry) error) error) error {
 	listed := map[string]bool{"": true}
 	if err := each(func(entries []entry) error {
@@ -460,7 +475,7 @@ func (c *copier) copyStrays(ctx context.Context, hash, place string, each func(f
 
 func (c *copier) addInChunks(ctx context.Context, hash string, entries []entry) error {
 	for part := range slices.Chunk(entries, chunkStates) {
-		if _, err := c.addRecords(ctx, hash, part, false); err != nil {
+		if err := c.addRecords(ctx, hash, part, false, func(string) {}); err != nil {
 			return err
 		}
 		if err := c.send(ctx, callBytes); err != nil {
@@ -608,7 +623,7 @@ func copySet(hash, set, kind string, chunk int) section {
 		if err != nil {
 			return err
 		}
-		left := redisdb.Int(replies[0])
+		records := redisdb.Int(replies[0])
 		each := func(fn func([]entry) error) error {
 			return c.eachScore(ctx, set, chunk, func(all []entry) error {
 				for i := range all {
@@ -618,14 +633,12 @@ func copySet(hash, set, kind string, chunk int) section {
 			})
 		}
 		err = each(func(entries []entry) error {
-			found, err := c.addRecords(ctx, hash, entries, false)
-			left -= int64(found)
-			if err != nil {
+			if err := c.addRecords(ctx, hash, entries, false, func(string) { records-- }); err != nil {
 				return err
 			}
 			return c.send(ctx, callBytes)
 		})
-		if err != nil || left == 0 {
+		if err != nil || records == 0 {
 			return err
 		}
 		return c.copyStrays(ctx, hash, kind+strconv.FormatInt(c.frozen.At, 10), each)

@@ -61,7 +61,7 @@ type left struct {
 //	                 otherwise                                                    end
 //	reshard          a shard has the mark of another attempt                      thaw
 //	                 all old shards are frozen, and all new ones closed or open   flip
-//	                 a shard has refused to freeze because of a move              give up
+//	                 a shard refuses to freeze, and waiting does not help         give up
 //	                 a shard has refused to freeze for a second                   restart
 //	                 the patience is over                                         give up
 //	                 a new shard is not closed                                    prepare
@@ -89,7 +89,7 @@ func nextStep(entry protocol.RegistryEntry, f facts) step {
 		return stepNone
 	case f.frozen == f.old && f.closed+f.open == f.fresh: // a shard is open if Redis has lost a flip
 		return stepFlip
-	case f.refused != nil && f.refused.why == whyMove:
+	case f.refused != nil && f.refused.lasts():
 		return stepGiveUp
 	case f.refused != nil:
 		return stepRestart

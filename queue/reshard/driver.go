@@ -369,8 +369,8 @@ func (d *Driver) flip(ctx context.Context, name string, l layouts) error {
 	return err
 }
 
-// freezeAll freezes the old shards. It tries again while a shard is busy, for refusedFor at most, and not at all because of a
-// move. Then the error is a *refusedError.
+// freezeAll freezes the old shards. It tries again while a shard is busy, for refusedFor at most, and not at all if that does
+// not help. Then the error is a *refusedError.
 func freezeAll(ctx context.Context, l layouts) ([]Frozen, error) {
 	for begun := time.Now(); ; {
 		frozen, err := freeze(ctx, l.from, l.number)
@@ -378,7 +378,7 @@ func freezeAll(ctx context.Context, l layouts) ([]Frozen, error) {
 		switch {
 		case !errors.As(err, &busy):
 			return frozen, err
-		case busy.why == whyMove || time.Since(begun) >= refusedFor:
+		case busy.lasts() || time.Since(begun) >= refusedFor:
 			return nil, &refusedError{busy}
 		}
 		if err := sleep.For(ctx, pollEvery/4); err != nil {

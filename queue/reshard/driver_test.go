@@ -701,3 +701,39 @@ func TestFlightsWithoutOwner(t *testing.T) {
 	}
 	r.checkHandled(r.handle("orders"), map[string][]string{"a": {"1"}, "b": {"1"}, "c": {"1"}})
 }
+
+// TestManySources: a queue whose shards know many sources of deliveries is resharded, and a shard that knows too many is refused
+// before it is read as a whole.
+func TestManySources(t *testing.T) {
+	t.Parallel()
+	r := newWorld(t)
+	ctx := t.Context()
+	q := r.queue("orders", 2)
+	rdb := r.client.DB().ForTests()
+	fill := func(n int) {
+		t.Helper()
+		script := "for i = 1, ARGV[1] do redis.call('HSET', KEYS[1], 'source/' .. i, i) end return 1"
+		r.must(rdb.Do(ctx, "EVAL", script, 1, q.Shard(1).Keys().From, n).Err())
+	}
+	fill(maxSources)
+	r.must(checkSources(ctx, r.client, "orders", r.entry("orders")))
+	begun := time.Now()
+	_, err := freeze(ctx, q, 2)
+	r.must(err)
+	t.Logf("a freeze of a shard with %d sources took %s", maxSources, time.Since(begun))
+	r.must(thaw(ctx, q, 2))
+	r.must(rdb.HSet(ctx, q.Shard(1).Keys().From, "import/old", 7).Err())
+	if err := checkSources(ctx, r.client, "orders", r.entry("orders")); !errors.Is(err, ErrBusy) {
+		t.Errorf("got %v, want that too many sources are known", err)
+	}
+	r.must(rdb.HDel(ctx, q.Shard(1).Keys().From, "source/1").Err())
+	if err := checkSources(ctx, r.client, "orders", r.entry("orders")); err == nil || !strings.Contains(err.Error(), "jobs of old are moving in") {
+		t.Errorf("got %v, want that jobs are moving in", err)
+	}
+	fill(maxSources + 1)
+	for _, err := range []error{checkSources(ctx, r.client, "orders", r.entry("orders")), func() error { _, err := freeze(ctx, q, 2); return err }()} {
+		if err == nil || !strings.Contains(err.Error(), "knows the numbers of more than 50000 sources of deliveries, which is the maximum") {
+			t.Errorf("got %v, want that too many sources are known", err)
+		}
+	}
+}

@@ -26,8 +26,13 @@ type busyError struct {
 	ids   []string // at most five; for a move its field in from
 }
 
-// whyMove is the why of a shard that jobs of another system move into, or out of. It lasts for as long as people want.
-const whyMove = "a move"
+// whyMove is the why of a shard that jobs of another system move into, or out of. whySources is that of a shard with more than
+// maxSources sources of deliveries, because lua/freeze.lua looks at all of them. Both last for as long as people want.
+const (
+	whyMove    = "a move"
+	whySources = "sources"
+	maxSources = 50_000
+)
 
 // busyTexts describe why a shard is busy. lua/freeze.lua answers with the keys.
 var busyTexts = map[string]string{
@@ -36,6 +41,7 @@ var busyTexts = map[string]string{
 	"parked":     "has payloads that no flight has left behind; run lowkiq-node check --repair",
 	"follow-ups": "has follow-ups to other queues that wait to be delivered",
 	whyMove:      "takes part in a move of jobs from or to another system; end that with lowkiq-migrate first",
+	whySources:   fmt.Sprintf("knows the numbers of more than %d sources of deliveries, which is the maximum", maxSources),
 }
 
 func (e *busyError) Error() string {
@@ -45,6 +51,9 @@ func (e *busyError) Error() string {
 	}
 	return text
 }
+
+// lasts reports whether waiting does not help.
+func (e *busyError) lasts() bool { return e.why == whyMove || e.why == whySources }
 
 // waits reports whether the shard is busy for another reason than jobs of a live or dead node.
 func (e *busyError) waits() bool { return e.why != "in flight" && e.why != "a recovery" }

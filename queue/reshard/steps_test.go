@@ -876,6 +876,24 @@ func TestReshardSetsDamageAside(t *testing.T) {
 	}
 }
 
+// TestReshardFindsStrays: a record that no list has is copied, although another id is in two lists.
+func TestReshardFindsStrays(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Start(t).URL(), 1)
+	r.push(lowkiq.Push{ID: "twice", Payload: []byte("1")})
+	k := r.q.Shard(0).Keys()
+	r.noErr(r.rdb.ZAdd(r.ctx, k.Due, redis.Z{Score: 5, Member: "twice"}).Err())
+	record := "a\x00\x05\xaf\x31\x07\xa4\x00\x00\x001"
+	r.noErr(r.rdb.HSet(r.ctx, k.Jobs, "stray", record).Err())
+	r.reshard(3)
+	got := r.contents(r.q)
+	for _, key := range []string{"job stray", "ready stray", "job twice"} {
+		if _, ok := got[key]; !ok {
+			t.Errorf("there is no %s", key)
+		}
+	}
+}
+
 // strayOf returns an id of a shard.
 func (r *rig) strayOf(s *protocol.Shard) string {
 	for i := 0; ; i++ {
