@@ -44,7 +44,7 @@ type move struct {
 
 const (
 	watchEvery  = 10 * time.Millisecond
-	followEvery = 20 // looks, until queues that have got other shards are followed
+	followEvery = 20 // number of looks between two looks for queues that have other shards
 )
 
 func (f *fleet) watchClaims() *watch {

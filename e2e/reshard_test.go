@@ -62,8 +62,8 @@ func (f *fleet) resharded() {
 	})
 }
 
-// reshards gives a queue another number of shards, while meanwhile happens. An attempt that was given up, because its
-// patience was over, is begun anew.
+// reshards gives a queue another number of shards while meanwhile runs. It begins again if an attempt was cancelled because
+// its patience was over.
 func (f *fleet) reshards(queue string, shards int, meanwhile func(begun protocol.RegistryEntry)) {
 	f.t.Helper()
 	began, attempts, disturbed := time.Now(), 0, false
@@ -113,9 +113,9 @@ func (f *fleet) produce(ctx context.Context, number int) {
 	}
 }
 
-// TestReshard: three nodes and four producers work on a queue that gets 64 shards in place of 16, then 20, then 16 again. The
-// leader, which drives it, is killed meanwhile, other nodes are, and Redis is started again with its data. Handlers get each
-// payload in its order (I2, I3), and never an id at once (I1).
+// TestReshard reshards a queue from 16 to 64 shards, then to 20 and back to 16. Four producers push to three nodes
+// meanwhile. The leader, which drives the reshard, and other nodes are killed, and Redis is started again with its data.
+// Handlers get the payloads of each id in order (I2, I3), and no id runs twice at once (I1).
 func TestReshard(t *testing.T) {
 	t.Parallel()
 	f := fleetOf(newRig(t, 16, "--appendonly", "yes", "--appendfsync", "always"), settings{MaxCrashes: -1})
@@ -156,8 +156,7 @@ func TestReshard(t *testing.T) {
 	f.finish(judge.Config{MaxDuplicates: -1, MaxUncaused: -1})
 }
 
-// TestReshardDisturbsNoOtherQueue: while a queue is resharded, no shard of another queue moves, and no call of it is handled
-// again.
+// TestReshardDisturbsNoOtherQueue checks that a reshard moves no shard of another queue and repeats none of its calls.
 func TestReshardDisturbsNoOtherQueue(t *testing.T) {
 	t.Parallel()
 	f := fleetOf(newRig(t, 16), settings{MaxCrashes: -1, TTL: calmTTL})
@@ -176,8 +175,8 @@ func TestReshardDisturbsNoOtherQueue(t *testing.T) {
 	f.finish(judge.Config{})
 }
 
-// TestReshardWaitsForCalls: a call that runs for longer than the patience of a reshard ends the reshard, and nothing has
-// changed. A reshard that cancels calls goes on. The job runs again, and no retry is spent.
+// TestReshardWaitsForCalls checks that a call that runs for longer than the patience of a reshard ends the reshard, and
+// nothing has changed. A reshard that cancels calls goes on. The job runs again, and no retry is spent.
 func TestReshardWaitsForCalls(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 4)

@@ -77,8 +77,8 @@ func numbers(n int) (all []string) {
 	return all
 }
 
-// outgoing returns the number of follow-ups of a queue that wait.
-func (r *running) outgoing(name string) int {
+// countOutgoing returns the number of waiting follow-ups of a queue.
+func (r *running) countOutgoing(name string) int {
 	r.t.Helper()
 	q, err := r.client.Queue(r.t.Context(), name)
 	if err != nil {
@@ -91,8 +91,8 @@ func (r *running) outgoing(name string) int {
 	return stats.Outgoing
 }
 
-// TestFollowUps checks that follow-ups of answers arrive once each, and those of one id for one id in order, in queues with
-// and without a codec, handled here or nowhere.
+// TestFollowUps checks that each follow-up of an answer arrives once, and that the follow-ups from an id to an id arrive in
+// order. Queues have a codec or none, and are handled here or nowhere.
 func TestFollowUps(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t)
@@ -127,7 +127,7 @@ func TestFollowUps(t *testing.T) {
 		}
 	}
 	await(t, "all mail", func() bool { return mail.count() >= 3*n })
-	await(t, "no follow-up is left", func() bool { return node.outgoing("orders") == 0 })
+	await(t, "no follow-up is left", func() bool { return node.countOutgoing("orders") == 0 })
 	for _, id := range []string{"a", "b", "c"} {
 		if got := mail.of("to-" + id); !slices.Equal(got, numbers(n)) {
 			t.Errorf("mail of %s: got %d payloads %v, want %d in order", id, len(got), got, n)
@@ -190,7 +190,7 @@ func TestFollowUpsAreSealed(t *testing.T) {
 	if _, err := node.client.Push(t.Context(), "orders", lowkiq.Push{ID: "x"}); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the follow-up waits", func() bool { return node.outgoing("orders") == 1 })
+	await(t, "the follow-up waits", func() bool { return node.countOutgoing("orders") == 1 })
 	orders, err := node.client.Queue(t.Context(), "orders")
 	if err != nil {
 		t.Fatal(err)
@@ -206,11 +206,11 @@ func TestFollowUpsAreSealed(t *testing.T) {
 	if err := node.client.DB().ForTests().Del(t.Context(), full).Err(); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "it is delivered", func() bool { return node.outgoing("orders") == 0 })
+	await(t, "it is delivered", func() bool { return node.countOutgoing("orders") == 0 })
 	await(t, "the lease is clean", func() bool { return !strings.Contains(string(node.working().leaseText()), `"outgoing"`) })
 }
 
-// TestFollowUpsFail checks what a follow-up that cannot be stored does to its job.
+// TestFollowUpsFail checks the ends of jobs whose follow-ups cannot be stored.
 func TestFollowUpsFail(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
@@ -259,7 +259,7 @@ func TestFollowUpsFail(t *testing.T) {
 			t.Errorf("%s: got %q, want %q in it", name, found.Error, c.want)
 		}
 	}
-	if got := node.outgoing("orders"); got != 0 {
+	if got := node.countOutgoing("orders"); got != 0 {
 		t.Errorf("got %d follow-ups of failed jobs, want none", got)
 	}
 }
@@ -449,7 +449,7 @@ func TestFollowUpsSurvive(t *testing.T) {
 			t.Errorf("id %d: got %s, want %s", id, all[len(all)-1], want.String())
 		}
 	}
-	await(t, "no follow-up is left", func() bool { return ledger.outgoing("orders") == 0 })
+	await(t, "no follow-up is left", func() bool { return ledger.countOutgoing("orders") == 0 })
 }
 
 // TestFollowUpsOfAnUnhandledQueue checks that follow-ups leave the shards of a queue that no node handles.
@@ -472,10 +472,10 @@ func TestFollowUpsOfAnUnhandledQueue(t *testing.T) {
 	if n, err := browse.Of(q).Bury(t.Context(), browse.Anywhere, "a", "b"); n != 2 || err != nil {
 		t.Fatal(n, err)
 	}
-	if got := node.outgoing("orders"); got != 2 {
+	if got := node.countOutgoing("orders"); got != 2 {
 		t.Fatalf("got %d follow-ups, want 2", got)
 	}
-	await(t, "the follow-ups leave", func() bool { return node.outgoing("orders") == 0 })
+	await(t, "the follow-ups leave", func() bool { return node.countOutgoing("orders") == 0 })
 	mail, err := node.client.Queue(t.Context(), "mail")
 	if err != nil {
 		t.Fatal(err)
@@ -547,7 +547,7 @@ func TestRefusedFollowUps(t *testing.T) {
 		}
 	}
 	await(t, "the good payload", func() bool { return len(alerts.of(jobs[len(bad)].ID)) == 1 })
-	await(t, "no follow-up is left", func() bool { return node.outgoing("orders") == 0 })
+	await(t, "no follow-up is left", func() bool { return node.countOutgoing("orders") == 0 })
 	if got := alerts.count(); got != 1 {
 		t.Errorf("got %d payloads, want 1", got)
 	}

@@ -113,16 +113,23 @@ func TestStatic(t *testing.T) {
 	await(t, "no shard without an owner", func() bool { n, _ := scrape(t, n1, "lowkiq_shards_unowned", "orders"); return n == 0 })
 }
 
-// TestSplitterPanics checks that a panic of the Splitter ends Run with an error that names it.
-func TestSplitterPanics(t *testing.T) {
-	t.Parallel()
-	n, err := New(Config{Redis: redistest.Start(t).URL(), Splitter: func([]lowkiq.Shard) []lowkiq.Shard { panic("no plan") }})
+// newSplit returns a node with a Splitter that handles the queue orders and has not started.
+func newSplit(t *testing.T, redis string, splitter func([]lowkiq.Shard) []lowkiq.Shard) *Node {
+	t.Helper()
+	n, err := New(Config{Redis: redis, TTL: calmTTL, Splitter: splitter})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := n.Handle(QueueConfig{Name: "orders"}, lowkiq.HandlerFunc(nothing)); err != nil {
 		t.Fatal(err)
 	}
+	return n
+}
+
+// TestSplitterPanics checks that a panic of the Splitter ends Run with an error that names it.
+func TestSplitterPanics(t *testing.T) {
+	t.Parallel()
+	n := newSplit(t, redistest.Start(t).URL(), func([]lowkiq.Shard) []lowkiq.Shard { panic("no plan") })
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if err := n.Run(ctx); err == nil || !strings.HasPrefix(err.Error(), "node: the Splitter of the node's configuration panics: no plan\n") {
@@ -130,24 +137,17 @@ func TestSplitterPanics(t *testing.T) {
 	}
 }
 
-// TestSplitterIsAskedAgain checks that the Splitter chooses again when a queue has got other shards. A panic then ends Run as
-// well.
+// TestSplitterIsAskedAgain checks that the Splitter chooses again when a queue has other shards. A panic then ends Run, too.
 func TestSplitterIsAskedAgain(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t)
 	ended := make(chan error, 1)
-	n, err := New(Config{Redis: srv.URL(), TTL: calmTTL, Splitter: func(shards []lowkiq.Shard) []lowkiq.Shard {
+	n := newSplit(t, srv.URL(), func(shards []lowkiq.Shard) []lowkiq.Shard {
 		if len(shards) == 7 {
 			panic("no plan")
 		}
 		return shards[1:]
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := n.Handle(QueueConfig{Name: "orders"}, lowkiq.HandlerFunc(nothing)); err != nil {
-		t.Fatal(err)
-	}
+	})
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	go func() { ended <- n.Run(ctx) }()

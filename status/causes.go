@@ -20,7 +20,7 @@ type Instance struct {
 	Unready    map[string]string          // queues with a handler that cannot work, with the reason
 	Waits      map[string][]protocol.Wait // what the lanes of a queue wait for
 	Refused    []string                   // operations that Redis refuses
-	Outgoing   map[string]string          // reasons for which follow-ups wait, by the queue of their shards
+	Outgoing   map[string]string          // reasons why follow-ups wait, by the queue of their shards
 }
 
 // Handled holds the instances with a lease.

@@ -4,7 +4,8 @@ import (
 	"testing"
 )
 
-// A reshard is estimated, begun, shown and taken back. What cannot be is refused with the reason, and changes nothing.
+// A reshard is estimated, begun, shown and cancelled. A request that cannot be met is refused with the reason, and changes
+// nothing.
 func TestReshard(t *testing.T) {
 	w := newWorld(t, shared(t)).fill()
 	const path = "/api/v1/queues/orders/reshard"
@@ -46,7 +47,7 @@ func TestReshard(t *testing.T) {
 		t.Fatal("a dry run has begun a reshard")
 	}
 	expect(t, w.do("POST", path, `{"shards":7,"patience":"1h"}`), 200, `"phase":"draining"`, `"to":7`, `"waits_for":[`)
-	expect(t, w.do("POST", path, `{"shards":7}`), 200, `"phase":"draining"`) // the same shows the first
+	expect(t, w.do("POST", path, `{"shards":7}`), 200, `"phase":"draining"`) // the same request shows the reshard that is under way
 	expect(t, w.do("POST", path, `{"shards":9}`), 409, "it is being resharded to 7 shards; wait for its end, or take it back")
 	expect(t, w.do("GET", path, ""), 200, `"phase":"draining"`)
 	expect(t, w.do("GET", "/api/v1/queues/orders", ""), 200, `"reshard":{"phase":"draining"`, `"kind":"resharding"`)

@@ -239,7 +239,7 @@ func (c *queuesReshard) withExitCode(err error) error {
 	return err
 }
 
-// printIdle prints that no reshard is under way, and how the last one ended.
+// printIdle prints that no reshard is under way, and how the last reshard ended.
 func (c *queuesReshard) printIdle(with *session, now actions.Resharding) error {
 	return with.printValue(now, func() {
 		with.Printf("%s has %s and is not being resharded\n", c.Queue, terminal.CountNoun(now.From, "shard"))

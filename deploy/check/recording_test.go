@@ -59,7 +59,7 @@ func (l *load) addNode(name, busy string) *load {
 	return l
 }
 
-// addQueue adds what a node exports of a queue. seconds and jobs are the sums of its calls and of its done jobs.
+// addQueue adds the series of a node for a queue. seconds is the sum of its calls, and jobs the number of its done jobs.
 func (l *load) addQueue(node, name string, shards int, seconds, jobs, ready string) *load {
 	on := fmt.Sprintf("{cluster=\"c\",node=%q,queue=%q}", node, name)
 	fmt.Fprintf(&l.text, "  lowkiq_queue_shards%s %dx160\n  lowkiq_handler_seconds_sum%s %s\n  lowkiq_jobs_processed_total%s %s\n  lowkiq_jobs_failed_total%s 0x160\n",

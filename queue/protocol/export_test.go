@@ -67,7 +67,7 @@ func (c *Client) ParseEntry(name, text string) (RegistryEntry, error) {
 // IsDeleted reports whether the queue is deleted.
 func (e RegistryEntry) IsDeleted() bool { return e.isDeleted() }
 
-// Rule says what the entry means for a mark.
+// Rule returns the ruling of the entry about a mark, as a word.
 func (e RegistryEntry) Rule(mark string, layout int) string {
 	return []string{"deleted", "obsolete", "waits", "left"}[e.rule(readMark("REMOVED "+mark), layout)]
 }

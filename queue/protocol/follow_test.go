@@ -148,8 +148,8 @@ func (m *move) stored(q *Queue) map[string]string {
 	return all
 }
 
-// testFollowEachKind: a push of each kind that meets a frozen shard waits for the flip, and is stored in the next
-// layout.
+// testFollowEachKind checks that a push of each kind that meets a frozen shard waits for the flip, and is stored in the
+// next layout.
 func testFollowEachKind(t *testing.T, b *backend) {
 	bulk := make([]lowkiq.Push, 3000)
 	for i := range bulk {
@@ -211,8 +211,8 @@ func testFollowEachKind(t *testing.T, b *backend) {
 	}
 }
 
-// testFollowInTheMiddle: a shard is frozen between two parts of a push. The parts behind go to the next layout, in
-// push order. Shards that are not frozen take theirs.
+// testFollowInTheMiddle freezes a shard between two parts of a push. The later parts go to the next layout, in push order.
+// Shards that are not frozen take their parts.
 func testFollowInTheMiddle(t *testing.T, b *backend) {
 	m := newMove(t, b, 2, 3)
 	id := func(shard int) string {
@@ -249,8 +249,8 @@ func testFollowInTheMiddle(t *testing.T, b *backend) {
 	}
 }
 
-// testFollowOrder: after a refusal of an id's payload, no later payload of that id is stored, in the next layout
-// neither.
+// testFollowOrder checks that after a refusal of an id's payload no later payload of that id is stored, neither here
+// nor in the next layout.
 func testFollowOrder(t *testing.T, b *backend) {
 	m := newMove(t, b, 1, 2)
 	m.noErr(m.c.SetRules("q", PushRules{Push: rules.Push{Payloads: 1}}))
@@ -278,8 +278,8 @@ func testFollowOrder(t *testing.T, b *backend) {
 	eq(t, "a", m.stored(m.to)["a"], "")
 }
 
-// testFollowCancelled: a push that waits for a reshard goes on in the old layout when the reshard is cancelled, also if
-// nobody thaws its shard.
+// testFollowCancelled checks that a push that waits for a reshard goes on in the old layout when the reshard is
+// cancelled, also if nobody thaws its shard.
 func testFollowCancelled(t *testing.T, b *backend) {
 	m := newMove(t, b, 2, 3)
 	_, err := m.q.Push(m.ctx, job("before", "1"))
@@ -294,8 +294,8 @@ func testFollowCancelled(t *testing.T, b *backend) {
 	eq(t, "stored", m.stored(m.from), map[string]string{"a": "1 ", "before": "1 2 "})
 }
 
-// testFollowObsoleteMark: a claim, a push and an import that meet the mark of a reshard that was cancelled take it away.
-// A reshard that is under way under another number does not make the mark hold.
+// testFollowObsoleteMark checks that a claim, a push and an import remove the mark of a cancelled reshard. A reshard
+// that is under way under another number does not make the mark hold.
 func testFollowObsoleteMark(t *testing.T, b *backend) {
 	m := newMove(t, b, 1, 3)
 	s := m.q.Shard(0)
@@ -340,8 +340,8 @@ func must[V any](v V, err error) V {
 	return v
 }
 
-// testFollowPatience: a push waits for the flip no longer than the timeout of a command and its context. Nothing is
-// stored then.
+// testFollowPatience checks that a push waits for the flip for at most the timeout of a command, and ends with its
+// context. Nothing is stored then.
 func testFollowPatience(t *testing.T, b *backend) {
 	m := newMove(t, b, 2, 3, func(cfg *Config) { cfg.Timeout = 3 * time.Second })
 	m.begin()
@@ -368,7 +368,7 @@ func testFollowPatience(t *testing.T, b *backend) {
 	eq(t, "stored", len(m.stored(m.from))+len(m.stored(m.to)), 0)
 }
 
-// testFollowOldQueue: a program keeps its Queue over two reshards, and has no mark to meet.
+// testFollowOldQueue checks that the Queue of a program follows two reshards, although it meets no mark.
 func testFollowOldQueue(t *testing.T, b *backend) {
 	m := newMove(t, b, 2, 3)
 	m.begin()
@@ -397,8 +397,8 @@ func testFollowOldQueue(t *testing.T, b *backend) {
 	eq(t, "shards of the queue", len(m.q.All()), 2)
 }
 
-// testFollowLateRead: an entry that was read before a reshard and applied after it does not lead back. If Redis has
-// lost the reshard, the queue refuses pushes.
+// testFollowLateRead checks that an entry that was read before a reshard and applied after it does not lead back. If
+// Redis has lost the reshard, the queue refuses pushes.
 func testFollowLateRead(t *testing.T, b *backend) {
 	m := newMove(t, b, 2, 3)
 	m.flip()
@@ -418,7 +418,7 @@ func testFollowLateRead(t *testing.T, b *backend) {
 	}
 }
 
-// testFollowDeliver: a delivery that the former layout has taken is not taken again for 30 days.
+// testFollowDeliver checks that a delivery that the former layout has taken is not taken again for 30 days.
 func testFollowDeliver(t *testing.T, b *backend) {
 	m := newMove(t, b, 2, 3)
 	_, err := m.q.Deliver(m.ctx, Delivery{"s", 5}, job("a", "1"))
@@ -467,7 +467,8 @@ func (m *move) commands(during func()) []string {
 	return names
 }
 
-// testFollowOldDelivery: a delivery that the oldest of five former layouts has taken is known as long as its age allows.
+// testFollowOldDelivery checks that a delivery that the oldest of five former layouts has taken is known as long as its
+// age allows.
 func testFollowOldDelivery(t *testing.T, b *backend) {
 	m := newMove(t, b, 2, 3)
 	_, err := m.q.Deliver(m.ctx, Delivery{"s", 5}, job("a", "5"))
@@ -484,8 +485,8 @@ func testFollowOldDelivery(t *testing.T, b *backend) {
 	}
 }
 
-// testFollowOthersGoOn: pushes to a shard that is not frozen yet do not wait for pushes to a frozen shard, although they
-// share commits.
+// testFollowOthersGoOn checks that pushes to a shard that is not frozen yet do not wait for pushes to a frozen shard,
+// although they share commits.
 func testFollowOthersGoOn(t *testing.T, b *backend) {
 	m := newMove(t, b, 2, 3)
 	free, frozen := "", ""
@@ -534,7 +535,7 @@ func testFollowOthersGoOn(t *testing.T, b *backend) {
 	}
 }
 
-// testFollowImport: a source that was forgotten in the former layout stays so.
+// testFollowImport checks that a source that was forgotten in the former layout is refused in the next layout.
 func testFollowImport(t *testing.T, b *backend) {
 	m := newMove(t, b, 2, 3)
 	_, err := transfer.Import(m.ctx, m.q, "old", entry(1, "a", "1"))
@@ -588,7 +589,8 @@ func (m *move) copyJobs(s *Shard) {
 	}
 }
 
-// testFollowCalls: callers whose payloads end before, at and after the flip get their replies, without a message.
+// testFollowCalls checks that callers whose payloads end before, at and after the flip get their replies, without a
+// message.
 func testFollowCalls(t *testing.T, b *backend) {
 	m := newMove(t, b, 1, 3)
 	called := func(id string) chan lowkiq.Reply {
@@ -648,8 +650,8 @@ func testFollowCalls(t *testing.T, b *backend) {
 	}
 }
 
-// testFollowReply: a reply that was stored before a reshard is found afterwards. While jobs are copied, a payload that is
-// nowhere is pending, and afterwards there is no reply.
+// testFollowReply checks that a reply that was stored before a reshard is found afterwards. While jobs are copied, a
+// payload that no shard has is pending. Afterwards there is no reply.
 func testFollowReply(t *testing.T, b *backend) {
 	m := newMove(t, b, 2, 3)
 	pending := func(id string) lowkiq.Reply {
@@ -678,7 +680,7 @@ func testFollowReply(t *testing.T, b *backend) {
 	}
 }
 
-// testFollowJournals: the runs of an id in the former layout are part of its history.
+// testFollowJournals checks that the runs of an id in the former layout are part of its history.
 func testFollowJournals(t *testing.T, b *backend) {
 	m := newMove(t, b, 2, 3)
 	_, err := m.q.Push(m.ctx, job("a", "1"))
@@ -703,8 +705,8 @@ func testFollowJournals(t *testing.T, b *backend) {
 	}
 }
 
-// testFollowAudit: check reports nothing about what stays in a former layout, or is there for a time. It names jobs that
-// are stored where no node looks.
+// testFollowAudit checks that an audit reports nothing about the keys that stay in a former layout, or that a reshard
+// needs for a time. It reports jobs that are stored where no node looks.
 func testFollowAudit(t *testing.T, b *backend) {
 	m := newMove(t, b, 2, 3)
 	for i := range 9 {
@@ -746,8 +748,8 @@ func testFollowAudit(t *testing.T, b *backend) {
 	}
 }
 
-// testFollowRemoved: a queue whose number of shards is being changed is not deleted. A deletion afterwards deletes what
-// stays in the former layouts, and their marks stay.
+// testFollowRemoved checks that a queue is not deleted while it is being resharded. A later deletion deletes the rest
+// of the former layouts, except for their marks.
 func testFollowRemoved(t *testing.T, b *backend) {
 	m := newMove(t, b, 2, 3)
 	for i := range 9 {
@@ -777,8 +779,8 @@ func testFollowRemoved(t *testing.T, b *backend) {
 	}
 }
 
-// testFollowCount: a program that is configured with a number of shards that the queue had gets the present number. A
-// number that it never had is refused.
+// testFollowCount checks that a program with a former number of shards in its configuration gets the present number. A
+// number that the queue never had is refused.
 func testFollowCount(t *testing.T, b *backend) {
 	m := newMove(t, b, 2, 3)
 	m.left(time.Now(), false)
@@ -791,8 +793,8 @@ func testFollowCount(t *testing.T, b *backend) {
 	}
 }
 
-// testFollowRestored: Redis loses the entry of a queue that was resharded, or is being resharded. A process that knows it
-// restores its layouts. After a deletion the queue begins anew.
+// testFollowRestored checks that Redis loses the entry of a queue that was resharded, or is being resharded. A process
+// that knows it restores its layouts. After a deletion the queue begins anew.
 func testFollowRestored(t *testing.T, b *backend) {
 	m := newMove(t, b, 2, 3)
 	read := func() RegistryEntry {
@@ -821,7 +823,7 @@ func testFollowRestored(t *testing.T, b *backend) {
 	}
 }
 
-// testFollowDeleted: a queue that was resharded, deleted and registered anew is another queue to a program that knew it.
+// testFollowDeleted checks that a program does not follow a queue that was resharded, deleted and registered anew.
 func testFollowDeleted(t *testing.T, b *backend) {
 	m := newMove(t, b, 2, 3)
 	m.begin()
@@ -834,7 +836,8 @@ func testFollowDeleted(t *testing.T, b *backend) {
 	}
 }
 
-// testFollowCostsNothing: a push, a pop and a delivery of a queue that never moved send what they sent before.
+// testFollowCostsNothing checks that a push, a pop and a delivery of a queue that was never resharded send the same
+// commands as before.
 func testFollowCostsNothing(t *testing.T, b *backend) {
 	m := newMove(t, b, 2, 3)
 	_, err := m.q.Push(m.ctx, job("first", "1"))
@@ -848,7 +851,7 @@ func testFollowCostsNothing(t *testing.T, b *backend) {
 	m.noErr(err)
 }
 
-// TestRulings: what a mark means by the entry that is read after it was seen.
+// TestRulings checks the meaning of marks, for entries that are read after the mark was seen.
 func TestRulings(t *testing.T) {
 	t.Parallel()
 	reshard := &Reshard{Shards: 4, Layout: 3}

@@ -44,8 +44,8 @@ func (r *rig) values(s *Shard, name func(key string) string) map[string]string {
 	return all
 }
 
-// testFreezeRefuses: nothing that a process asks of a frozen shard changes what is in it, or leaves anything that a thaw would
-// overwrite. Then the thaw gives back what was there.
+// testFreezeRefuses checks that no request changes the contents of a frozen shard, or leaves a key that a thaw would
+// overwrite. Then a thaw gives the contents back.
 func testFreezeRefuses(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	s := r.s
@@ -129,8 +129,8 @@ func testFreezeRefuses(t *testing.T, b *backend) {
 	eq(t, "thawed", r.values(s, live), before)
 }
 
-// testTakeOpens: a closed shard takes pushes and no claim. It takes each entry once, however often it comes, and opens after
-// the last entry of the last parent.
+// testTakeOpens checks that a closed shard takes pushes and no claim. It takes each entry once, however often it comes,
+// and opens after the last entry of the last parent.
 func testTakeOpens(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	_, entry, err := r.c.Registry().Stored(r.ctx, r.q.Name)

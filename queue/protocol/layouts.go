@@ -29,7 +29,7 @@ type Reshard struct {
 	Layout      int    `json:"layout"`
 	By          string `json:"by,omitempty"`
 	At          int64  `json:"at"`          // when it began, in ms since 1970 by Redis's clock
-	Patience    int64  `json:"patience_ms"` // how long the nodes may take to end the calls of the queue
+	Patience    int64  `json:"patience_ms"` // time in which the nodes must end the calls of the queue
 	CancelCalls bool   `json:"cancel_calls,omitempty"`
 }
 
@@ -47,8 +47,8 @@ func (f Former) age(now time.Time) time.Duration { return now.Sub(time.UnixMilli
 // FeatureReshard is the need of a queue that is resharded or was resharded once.
 const FeatureReshard = "reshard"
 
-// MaxFormer is the number of former layouts that an entry names, and that are read for what stays in them: replies,
-// journals and the numbers of sources.
+// MaxFormer is the number of former layouts that an entry names. They are read for replies, journals and the numbers of
+// sources, which stay in them.
 const MaxFormer = 8
 
 // Copying reports whether jobs of the queue are still in the shards of its former layout.
@@ -56,7 +56,7 @@ func (e RegistryEntry) Copying() bool {
 	return slices.ContainsFunc(e.Was, func(f Former) bool { return f.Copying })
 }
 
-// HighestLayout returns the highest number that a layout of the queue, or an attempt to make one, ever had.
+// HighestLayout returns the highest number of all layouts of the queue and of all attempts to reshard it.
 func (e RegistryEntry) HighestLayout() int {
 	highest := max(e.Layout, e.Tried)
 	if e.Reshard != nil {
@@ -140,8 +140,8 @@ func (g *Registry) InLayout(name string, entry RegistryEntry, shards, layout int
 // Layout returns the number of the queue's layout.
 func (q *Queue) Layout() int { return q.layout }
 
-// Latest returns the queue in the newest layout that this process knows. A Queue has one layout for good: its shards
-// and its number of shards do not change. Its pushes, deliveries and calls go to the newest layout.
+// Latest returns the queue in the newest layout that this process knows. The shards of a Queue never change, but its
+// pushes, deliveries and calls go to the newest layout.
 func (q *Queue) Latest() *Queue {
 	for next := q.next.Load(); next != nil; next = q.next.Load() {
 		q = next

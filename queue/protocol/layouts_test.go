@@ -9,7 +9,7 @@ import (
 	. "github.com/lowkiq/lowkiq/queue/protocol"
 )
 
-// TestEntriesWithLayouts: an entry whose layouts cannot be right is damaged, before it costs memory.
+// TestEntriesWithLayouts checks that an entry with impossible layouts counts as damaged before it costs memory.
 func TestEntriesWithLayouts(t *testing.T) {
 	t.Parallel()
 	c, err := Open(Config{})
@@ -68,7 +68,7 @@ func (r *rig) entry() string {
 	return text
 }
 
-// testEntryKeepsItsLayouts checks that a change of an entry keeps what it does not concern, and that a deleted queue
+// testEntryKeepsItsLayouts checks that a change of another field keeps the layouts of an entry, and that a deleted queue
 // that is registered anew gets a layout that no attempt had.
 func testEntryKeepsItsLayouts(t *testing.T, b *backend) {
 	r := rigOn(t, b.open(t))
@@ -93,7 +93,7 @@ func testInLayout(t *testing.T, b *backend) {
 	}
 }
 
-// testMarks checks what a claim says about field last.
+// testMarks checks the answers of claims to each form of field last.
 func testMarks(t *testing.T, b *backend) {
 	r := rigOn(t, b.open(t))
 	r.setEntry(`{"shards":1,"layout":1,"reshard":{"shards":4,"layout":2}}`)

@@ -110,7 +110,7 @@ func markWord(refusal error) string {
 	return ""
 }
 
-// ruling says what the entry of a queue means for a mark in a shard.
+// ruling is the meaning of a mark in a shard, by the entry of the queue.
 type ruling int
 
 const (

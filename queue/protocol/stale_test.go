@@ -167,7 +167,7 @@ func testStaleMany(t *testing.T, b *backend) {
 	}
 }
 
-// testStaleInQuarantine: an urgent id that has failed is in quarantine when a pop passes over its stale entry.
+// testStaleInQuarantine lets a pop pass over the stale entry of a failed urgent id in quarantine. The id keeps its marks.
 func testStaleInQuarantine(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.push(job("a", "1"), job("b", "old"), job("c", "1"))

@@ -61,7 +61,7 @@ type Rules struct {
 
 	Expire Expire `rule:"expire" words:"never" default:"never" help:"payloads that no handler had so long after they were due go to the morgue, or are dropped"`
 
-	Then Then `rule:"then" words:"none" default:"none" help:"queues that get payloads at their end: done gets the done payloads, dead gets the buried and expired payloads"`
+	Then Then `rule:"then" words:"none" default:"none" help:"queues that get payloads at their end; done gets the done payloads, dead gets the buried and expired payloads"`
 
 	StuckAfter time.Duration `rule:"stuck_after" min:"0s" least:"1s" max:"8760h" default:"0s" help:"fails a call that has reported no progress for so long; 0s never does"`
 

@@ -13,7 +13,7 @@ func (w *world) resharding(queue string) bool {
 	return all[queue].Reshard != nil
 }
 
-// The form beside the pause shows what a reshard costs, begins it and takes it back. The page says how far it is.
+// The form beside the pause shows the cost of a reshard, begins it and cancels it. The page shows the progress.
 func TestReshardForm(t *testing.T) {
 	w := newWorld(t).fill()
 	expect(t, w.get("/queues/orders"), 200, `action="./queues/orders/reshard"`, "Reshard…")

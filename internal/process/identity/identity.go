@@ -48,7 +48,7 @@ type Lease struct {
 	Unready map[string]string `json:"unready,omitempty"`
 	// Unlogged is the number of log lines that the process has dropped, 0 if it dropped none lately.
 	Unlogged int64 `json:"unlogged,omitempty"`
-	// Outgoing has the reasons for which follow-ups wait to be delivered, by the queue of their shards.
+	// Outgoing has the reasons why follow-ups wait to be delivered, by the queue of their shards.
 	Outgoing map[string]string `json:"outgoing,omitempty"`
 	// Features are the forms beyond those of 0.1 that the process can read; see protocol.Features.
 	Features []string `json:"features,omitempty"`

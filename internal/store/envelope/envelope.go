@@ -10,8 +10,9 @@
 //	                          milliseconds, and publish it on the channel
 //	f<workflow> <member>      the address of a member: tell the workflow how the payload has ended
 //
-// An address may have one part of each kind, with the byte 1F between. Only the handler of workflows may push
-// members ([Members]), so nobody can forge the end of one. Scripts send nothing to other forms.
+// An address has at most one part of each kind, with the byte 1F between. Only the handler of workflows may push
+// members ([Members]), so nobody else can forge the end of a member.
+// Scripts send nothing to other forms.
 package envelope
 
 import (

@@ -194,7 +194,7 @@ type ShardKeys struct {
 	Since                            string // the first push of each id that later pushes delay
 	Progress                         string // progress of ids in flight
 	From                             string // number of the last delivery by source
-	Coming                           string // what a closed shard waits for, see lua/take.lua
+	Coming                           string // former shards that a closed shard waits for; see lua/take.lua
 	Out                              string // follow-ups that wait to be delivered
 	Reply                            string // beginning of the keys of replies to calls, see ReplyTo
 	Wake                             string // channel that wakes the owner

@@ -58,8 +58,8 @@ func TestScriptsNameKeys(t *testing.T) {
 	}
 }
 
-// freeze.lua has all keys of a shard: first those that move, then as many names for them, then the others. The list says
-// what a freeze does to each key, so nobody can forget a new key.
+// The head of freeze.lua has all keys of a shard, first the keys that move, then their new names, then the other keys. List
+// gives each key its treatment by a freeze, so nobody can forget a new key.
 func TestFreezeHasAllKeys(t *testing.T) {
 	t.Parallel()
 	var moves, old, others []string

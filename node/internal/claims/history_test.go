@@ -375,8 +375,7 @@ func awaitCondition(t *testing.T, what string, holds func() bool) time.Duration 
 	}
 }
 
-// TestTakeoverByWakeUp: the release of a shard wakes the instances that wait for it. They need not
-// poll.
+// TestTakeoverByWakeUp checks that the release of a shard wakes the instances that wait for it. They need not poll.
 func TestTakeoverByWakeUp(t *testing.T) {
 	runCalmly(t, 3*time.Second, func(t *testing.T, w *world, first *process) {
 		w.start("n2")
@@ -391,8 +390,8 @@ func TestTakeoverByWakeUp(t *testing.T) {
 	})
 }
 
-// TestFencedShardsWaitQuietly: shards that have lost their claims wait for their handlers. In the
-// meantime they keep neither the supervisor nor Redis busy.
+// TestFencedShardsWaitQuietly checks that shards that have lost their claims wait for their handlers. In the meantime
+// they keep neither the supervisor nor Redis busy.
 func TestFencedShardsWaitQuietly(t *testing.T) {
 	runCalmly(t, time.Hour, func(t *testing.T, w *world, p *process) {
 		time.Sleep(2 * time.Second) // until each shard has a handler call
@@ -409,8 +408,8 @@ func TestFencedShardsWaitQuietly(t *testing.T) {
 	})
 }
 
-// TestDrainWithoutRedis: a process that must stop does not wait for Redis while Redis is away, not
-// even if it is giving shards back at that time.
+// TestDrainWithoutRedis checks that a process that must stop does not wait for Redis while Redis is away, not even if
+// it is giving shards back at that time.
 func TestDrainWithoutRedis(t *testing.T) {
 	runCalmly(t, 3*time.Second, func(t *testing.T, _ *world, p *process) {
 		in := p.current.Load()
@@ -429,8 +428,8 @@ func TestDrainWithoutRedis(t *testing.T) {
 	})
 }
 
-// TestResync: a shard that is out of sync with Redis is claimed anew at once. If that happens again
-// soon, it is claimed anew after a pause.
+// TestResync checks that a shard that is out of sync with Redis is claimed anew at once. If that happens again soon, it
+// is claimed anew after a pause.
 func TestResync(t *testing.T) {
 	runCalmly(t, 3*time.Second, func(t *testing.T, w *world, p *process) {
 		s, claims := w.first(), p.current.Load().claims
@@ -446,8 +445,8 @@ func TestResync(t *testing.T) {
 	})
 }
 
-// TestOtherShards: a queue gets other shards while a call of a former shard runs. The call is cancelled. Shards are claimed
-// again once it has returned, and not before.
+// TestOtherShards gives a queue other shards while a call of a former shard runs. The call is cancelled. The present shards
+// are claimed once it has returned, and not before.
 func TestOtherShards(t *testing.T) {
 	runCalmly(t, time.Hour, func(t *testing.T, w *world, p *process) {
 		awaitCondition(t, "each shard has a handler call", func() bool {
@@ -479,8 +478,8 @@ func TestOtherShards(t *testing.T) {
 	})
 }
 
-// TestClosedShards: shards that nobody can own yet are claimed as soon as they may be. Until then the process lacks none, and
-// reports no failure.
+// TestClosedShards checks that shards that a reshard has not opened are claimed as soon as they open. Until then the
+// process lacks no shard and reports no failure.
 func TestClosedShards(t *testing.T) {
 	runCalmly(t, time.Second, func(t *testing.T, w *world, p *process) {
 		in := p.current.Load()
