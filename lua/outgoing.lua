@@ -13,10 +13,10 @@ while n < most do
   for i = 1, #page do
     local fields, of = page[i][2], {}
     for k = 1, #fields, 2 do of[fields[k]] = fields[k + 1] end
-    room = room - #of.p
+    room = room - #(of.p or '')
     if room < 0 and n > 0 then return answer end
     n, after = n + 1, tonumber(string.match(page[i][1], '^%d+'))
-    for _, value in ipairs({string.format('%.0f', after), of.q, of.i, of.p, of.s, of.a, of.e}) do answer[#answer + 1] = value end
+    for _, value in ipairs({string.format('%.0f', after), of.q or '', of.i or '', of.p or '', of.s or '', of.a or '', of.e or ''}) do answer[#answer + 1] = value end
   end
   if #page < few then break end
 end

@@ -24,7 +24,7 @@ type orphanScan struct {
 	static   bool
 	log      *slog.Logger
 	warn     func(op string, shard any, err error)
-	relay    func(unowned []*protocol.Shard) // delivers their follow-ups
+	relay    func() // makes the relay look at the orphaned shards
 }
 
 // scanConfig returns the dependencies of the scanner. The leader scans. Without a cluster the first instance by name does.
@@ -52,10 +52,8 @@ func (o *orphanScan) scanConfig() claims.OrphanScan {
 		Found: func(name string, unowned []*protocol.Shard, handled bool) {
 			o.metrics.SetUnowned(name, len(unowned), handled)
 			o.logStatic(name, len(unowned), o.found.setShards(name, unowned))
-			if len(unowned) > 0 {
-				o.relay(unowned)
-			}
 		},
+		Scanned: o.relay,
 		Forget: func(name string) {
 			o.metrics.ForgetQueue(name)
 			o.found.setShards(name, nil)

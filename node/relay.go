@@ -52,14 +52,19 @@ func (q *queues) decoderOf(ctx context.Context, name string) (func([]byte) ([]by
 	return nil, nil
 }
 
-// relayUnowned makes the relay look at shards that no live instance owns. A relay needs no claim, because the shard that gets
-// a follow-up refuses repetitions.
-func (in *instance) relayUnowned(unowned []*protocol.Shard) {
+// relayUnowned makes the relay look at shards that no live instance owns. It asks for all of them once per ttl, which is
+// cheap, while their claims are read more rarely. A relay needs no claim, because the shard that gets a follow-up refuses
+// repetitions.
+func (in *instance) relayUnowned() {
+	unowned := in.node.orphans.notOwnedBy(in.claims)
+	if len(unowned) == 0 {
+		return
+	}
 	some, err := in.node.client.HaveOutgoing(in.io, unowned...)
 	if err != nil {
 		in.ops.logWarning("look for follow-ups", nil, err)
 	}
 	for _, s := range some {
-		in.relay.Kick(s, true)
+		in.relay.Kick(s, false)
 	}
 }

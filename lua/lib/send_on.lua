@@ -8,7 +8,8 @@
 -- out of KEY.count is the last number, because the stream may be empty. The fields of an entry are:
 --   q queue  i id  p payload  s score, or ''  a due time (us), or ''
 --   e ''                in the stored form of its queue
---     buried\n<error>   by the rule `then` of this shard's queue: the payload as this queue stores it
+--     buried\n<error>   by the rule `then` of this shard's queue: the payload as this queue stores it, and at most
+--                       1 KiB of its error
 --     expired           likewise
 local sent_on
 

@@ -33,11 +33,24 @@ end
 -- dead_to is the queue that gets dead payloads, false if there is none, and nil before it is read.
 local dead_to
 
+-- shorten cuts the error of an end to 1 KiB, because each payload of the id gets a copy. Of a Python traceback it
+-- keeps the last line.
+local function shorten(reply)
+  local stop = string.find(reply, '\n', 1, true)
+  if not stop or #reply - stop <= 1024 then return reply end
+  local text = string.sub(reply, stop + 1)
+  if string.sub(text, 1, 33) == 'Traceback (most recent call last)' then
+    text = string.match(text, '([^\n]*)%s*$')
+  end
+  return string.sub(reply, 1, stop) .. string.sub(text, 1, 1024)
+end
+
 -- pass_on stores follow-ups for dead payloads of an id, and returns their number.
 local function pass_on(payloads, reply, id)
   if dead_to == nil then dead_to = redis.call('HGET', KEY.count, 'then') or false end
   if not dead_to then return 0 end
-  for i = 1, #payloads do send_on(dead_to, id, payloads[i], '', '', reply) end
+  local ended = shorten(reply)
+  for i = 1, #payloads do send_on(dead_to, id, payloads[i], '', '', ended) end
   return #payloads
 end
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -404,7 +405,7 @@ type WaitingFollowUp struct {
 }
 
 // Outgoing returns the first n follow-ups of the queue that wait, the oldest first, and the number of all. n is at most
-// 1,000.
+// 1,000. It may return fewer, because it reads at most about pageBytes of a shard.
 func (q *Queue) Outgoing(ctx context.Context, n int) (first []WaitingFollowUp, waiting int, err error) {
 	if n < 0 || n > maxTrim {
 		return nil, 0, fmt.Errorf("queue %q: %d follow-ups; the number must be between 0 and %d", q.Name, n, maxTrim)
@@ -414,6 +415,7 @@ func (q *Queue) Outgoing(ctx context.Context, n int) (first []WaitingFollowUp, w
 	if err != nil {
 		return nil, 0, err
 	}
+	horizon := int64(math.MaxInt64)           // a shard may have follow-ups behind this number that were not read
 	for part := range slices.Chunk(some, 8) { // a page has up to pageBytes
 		pages := make([]*OutgoingPage, len(part))
 		for i, s := range part {
@@ -425,6 +427,9 @@ func (q *Queue) Outgoing(ctx context.Context, n int) (first []WaitingFollowUp, w
 				return nil, 0, p.Err
 			}
 			waiting += p.Waiting
+			if last := len(p.All) - 1; last >= 0 && len(p.All) < min(n, p.Waiting) {
+				horizon = min(horizon, p.All[last].Number)
+			}
 			for _, o := range p.All {
 				bytes := len(o.Payload)
 				o.Payload = nil
@@ -434,6 +439,7 @@ func (q *Queue) Outgoing(ctx context.Context, n int) (first []WaitingFollowUp, w
 		slices.SortFunc(first, func(x, y WaitingFollowUp) int { return cmp.Compare(x.Number, y.Number) })
 		first = slices.Clone(first[:min(n, len(first))])
 	}
+	first = slices.DeleteFunc(first, func(o WaitingFollowUp) bool { return o.Number > horizon })
 	return first, waiting, nil
 }
 

@@ -14,6 +14,8 @@ import (
 	"github.com/lowkiq/lowkiq/queue/remove"
 	"github.com/lowkiq/lowkiq/queue/rules"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/store/envelope"
 )
@@ -26,6 +28,8 @@ var followUpTests = []testCase{
 	{"FollowUp_ArrivesOnce", testFollowUpOnce},
 	{"FollowUp_WaitsForAFullID", testFollowUpFull},
 	{"FollowUp_IsLargerThanANewLimit", testFollowUpOverLimit},
+	{"FollowUp_OldestAreDropped", testFollowUpDrop},
+	{"FollowUp_HasABoundedError", testFollowUpError},
 	{"FollowUp_IsRefused", testFollowUpRefused},
 	{"Reserved_NamesBelongToLowkiq", testReserved},
 	{"FollowUp_OfAQueueWithOtherShards", testFollowUpMoved},
@@ -366,6 +370,64 @@ func testFollowUpOverLimit(t *testing.T, b *backend) {
 	}
 	if _, err := mail.Push(r.ctx, job("u", "more")); !errors.Is(err, ErrTooManyBytes) {
 		t.Errorf("a push: got %v, want %v", err, ErrTooManyBytes)
+	}
+}
+
+// testFollowUpDrop: the oldest follow-ups of all shards are listed and dropped, however large they are.
+func testFollowUpDrop(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	q, number := r.otherQueue("wide", 2), 0
+	add := func(shard, bytes int) {
+		t.Helper()
+		number++
+		r.noErr(r.c.DB().ForTests().XAdd(r.ctx, &redis.XAddArgs{Stream: q.Shard(shard).Keys().Out, ID: fmt.Sprint(number, "-0"),
+			Values: []any{"q", "mail", "i", "u", "p", strings.Repeat("x", bytes), "s", "", "a", "", "e", ""}}).Err())
+	}
+	for range 3 {
+		add(0, 600<<10) // a page has the first of them
+	}
+	add(1, 1)
+	add(1, 1)
+	for _, shard := range []int{0, 1} { // as the last number of the shard says
+		r.noErr(r.c.DB().ForTests().HSet(r.ctx, q.Shard(shard).Keys().Count, "out", number).Err())
+	}
+	list := func() (numbers []int64) {
+		t.Helper()
+		first, waiting, err := q.Outgoing(r.ctx, 1000)
+		r.noErr(err)
+		for _, o := range first {
+			numbers = append(numbers, o.Number)
+		}
+		return append(numbers, int64(waiting))
+	}
+	eq(t, "the oldest and the number of all", list(), []int64{1, 5})
+	dropped, err := q.DropOutgoing(r.ctx, 3)
+	r.noErr(err)
+	eq(t, "dropped", dropped, 3)
+	eq(t, "left, and their number", list(), []int64{4, 5, 2})
+	dropped, err = q.DropOutgoing(r.ctx, 100)
+	r.noErr(err)
+	eq(t, "dropped at last", dropped, 2)
+}
+
+// testFollowUpError: a dead payload keeps at most 1 KiB of its error, and of a Python traceback the last line.
+func testFollowUpError(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	r.noErr(r.claim.StoreDeadTo(r.ctx, "alerts"))
+	trace := "Traceback (most recent call last):\n" + strings.Repeat("  File \"a.py\", line 1\n", 50) + "ValueError: no stock\n"
+	for i, c := range []struct{ text, want string }{
+		{"short", "buried\nshort"},
+		{strings.Repeat("long ", 800), "buried\n" + strings.Repeat("long ", 800)[:1024]},
+		{trace, "buried\nValueError: no stock"},
+		{trace[:len(trace)-1] + strings.Repeat("!", 1500), "buried\n" + ("ValueError: no stock" + strings.Repeat("!", 1500))[:1024]},
+	} {
+		r.push(job("a", "1"), job("a", "2"))
+		_, flight := r.popOne("a")
+		n, err := r.claim.Bury(r.ctx, Burial{Flight: flight, ID: "a", Policy: Bury, Error: c.text})
+		eq(t, "buried", fmt.Sprint(n, err), "1 <nil>")
+		all := r.outgoing()
+		eq(t, "follow-ups", len(all), 2*i+2)
+		eq(t, "end", all[len(all)-1].End, c.want)
 	}
 }
 

@@ -103,3 +103,47 @@ func TestSwapWaitsForReplica(t *testing.T) {
 		t.Errorf("got %s, want WAITs", stats)
 	}
 }
+
+// TestFollowUpWaitsForReplica: a follow-up is on a replica before it counts as delivered. Until then it stays with its source,
+// and is delivered again, once.
+func TestFollowUpWaitsForReplica(t *testing.T) {
+	tier.All(t)
+	t.Parallel()
+	servers := redistest.StartSentinel(t).Data
+	r := newRig(t, &backend{url: servers[0].URL()})
+	mail := r.otherQueue("mail", 2)
+	replica := redis.NewClient(&redis.Options{Addr: servers[1].Addr(), Protocol: 2, DisableIdentity: true})
+	defer replica.Close()
+	deliver := func(number int64) (all []*Shipment) {
+		for _, id := range []string{"a", "b", "c"} {
+			to := mail.Of(id)
+			all = append(all, &Shipment{From: r.s, Queue: mail, To: to, All: []Outgoing{{Number: number, FollowUp: FollowUp{Queue: "mail", ID: fmt.Sprint(id, number), Payload: []byte("1")}}}})
+			number++
+		}
+		r.c.DeliverOutgoing(r.ctx, all)
+		return all
+	}
+	for i := range int64(20) {
+		for _, s := range deliver(10*i + 1) {
+			if s.Err != nil || !replica.HExists(r.ctx, s.To.Keys().Jobs, s.All[0].ID).Val() {
+				t.Fatalf("follow-up %d: the replica does not have it, %v", s.All[0].Number, s.Err)
+			}
+		}
+	}
+	servers[1].Pause()
+	for _, s := range deliver(1001) {
+		if s.Delivered != 0 || !Transient(s.Err) || !strings.Contains(s.Err.Error(), "no replica") {
+			t.Errorf("with a silent replica: got %d delivered, %v, want an error that passes", s.Delivered, s.Err)
+		}
+	}
+	servers[1].Resume()
+	all := deliver(1001)
+	for _, s := range all {
+		if s.Delivered != 1 || s.Err != nil || !replica.HExists(r.ctx, s.To.Keys().Jobs, s.All[0].ID).Val() {
+			t.Errorf("when the replica is back: got %d delivered, %v", s.Delivered, s.Err)
+		}
+	}
+	stats, err := mail.Stats(r.ctx)
+	r.noErr(err)
+	eq(t, "ids", stats.Jobs.Ready, 63)
+}

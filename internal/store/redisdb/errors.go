@@ -97,14 +97,14 @@ func Says(err error, kind string) bool {
 
 // Transient reports whether an operation that failed with err may succeed when it is repeated. That
 // is so if Redis was out of reach, starting, failing over, moving a slot, read-only, or out of
-// memory or connections. If the connection broke, it is unknown whether the operation was executed.
+// memory or connections, or if no replica has confirmed it. If the connection broke, it is unknown whether the operation was executed.
 func Transient(err error) bool {
 	for _, kind := range []string{"LOADING", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN", "OOM", "MOVED", "ASK", "BUSY", "NOREPLICAS", "MISCONF", "UNKILLABLE", "max number of clients"} {
 		if Says(err, kind) {
 			return true
 		}
 	}
-	return Unreachable(err)
+	return Unreachable(err) || errors.Is(err, ErrUnreplicated)
 }
 
 // Unserving returns the answer of a Redis that serves nobody, because it starts, fails over, runs a

@@ -2,6 +2,8 @@ package redisdb
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -44,8 +46,19 @@ func (r *replicas) countOf(ctx context.Context, master *DB) int64 {
 	return n
 }
 
+// forget makes the next call ask a master for its number of replicas.
+func (r *replicas) forget(address string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.seen, address)
+}
+
+// ErrUnreplicated means that a master has done a call, and that no replica has confirmed it in time. Repeat the call, which
+// must do nothing the second time: its WAIT covers the first one.
+var ErrUnreplicated = errors.New("no replica of redis has confirmed the write")
+
 // RunAllReplicated is [DB.RunAll] followed by a WAIT for the writes on each master that has replicas. Calls of the
-// same master run in their order.
+// same master run in their order. If no replica confirms them within 100 ms, their error is ErrUnreplicated.
 func (db *DB) RunAllReplicated(ctx context.Context, calls []*Call) {
 	var plain []*Call // to masters without replicas
 	by := map[string][]*Call{}
@@ -67,8 +80,12 @@ func (db *DB) RunAllReplicated(ctx context.Context, calls []*Call) {
 		for i, call := range some {
 			answers[i] = pipe.EvalSha(ctx, call.Script.sha, call.Keys, call.Args...)
 		}
-		pipe.Do(ctx, "WAIT", 1, replicaPatience.Milliseconds())
+		waited := pipe.Do(ctx, "WAIT", 1, replicaPatience.Milliseconds())
 		pipe.Exec(ctx) //nolint:errcheck // every command carries its own error
+		confirmed, _ := waited.Int()
+		if confirmed == 0 {
+			db.replicas.forget(address) // the replica may be gone
+		}
 		for i, call := range some {
 			var err error
 			call.Reply, err = answers[i].Result()
@@ -76,7 +93,9 @@ func (db *DB) RunAllReplicated(ctx context.Context, calls []*Call) {
 				call.Reply, call.Err = db.Run(ctx, call.Script, call.Keys, call.Args...) // nothing was done; this call does not wait
 				continue
 			}
-			call.Err = db.explainScript(call.Script, err)
+			if call.Err = db.explainScript(call.Script, err); call.Err == nil && confirmed == 0 {
+				call.Err = fmt.Errorf("redis %s: %w", address, ErrUnreplicated)
+			}
 		}
 	}
 }

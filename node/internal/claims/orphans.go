@@ -26,9 +26,10 @@ type OrphanScan struct {
 	Queues func() map[string]int // number of shards by registered queue; nil before the registry is read
 	Shards func(ctx context.Context, queueName string) ([]*protocol.Shard, error)
 
-	Found  func(queueName string, unowned []*protocol.Shard, handled bool)
-	Forget func(queueName string) // the queue is not registered any more
-	Resign func()                 // this process does not scan any more
+	Found   func(queueName string, unowned []*protocol.Shard, handled bool)
+	Forget  func(queueName string) // the queue is not registered any more
+	Scanned func()                 // a scan has ended, whether it has read claims or not
+	Resign  func()                 // this process does not scan any more
 }
 
 // orphanScanner looks for shards that no live instance owns. The lease of each instance says how
@@ -98,6 +99,7 @@ func (w *orphanScanner[R]) scanOnce(ctx context.Context) {
 			w.c.p.OpFailed("look for unowned shards of "+name, nil, err)
 		}
 	}
+	w.o.Scanned()
 }
 
 // reportQueue reports the unowned shards of a queue.

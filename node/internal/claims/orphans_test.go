@@ -75,3 +75,27 @@ func TestSumsOfLeases(t *testing.T) {
 		t.Errorf("got handled %v, owned %v", handled, owned)
 	}
 }
+
+// TestEachScanIsReported: follow-ups of orphaned shards are looked for at each scan, also if it reads no claims.
+func TestEachScanIsReported(t *testing.T) {
+	t.Parallel()
+	c := New(Process[*worker]{Instance: "me/B.1", Now: clock, MayWork: func() bool { return true }}, NewAbsentInstances(clock))
+	leads, scans := true, 0
+	w := &orphanScanner[*worker]{c: c, mismatches: map[string]*mismatch{"ghost": {scansLeft: 16, pause: 16}}, exported: map[string]bool{}, o: OrphanScan{
+		Leads:  func(context.Context) ([]identity.Lease, bool) { return nil, leads },
+		Queues: func() map[string]int { return map[string]int{"ghost": 4} },
+		Shards: func(context.Context, string) ([]*protocol.Shard, error) {
+			t.Error("the claims are read")
+			return nil, nil
+		},
+		Resign: func() {}, Scanned: func() { scans++ },
+	}}
+	for range 10 {
+		w.scanOnce(t.Context())
+	}
+	leads = false
+	w.scanOnce(t.Context())
+	if scans != 10 {
+		t.Errorf("got %d scans reported, want 10", scans)
+	}
+}

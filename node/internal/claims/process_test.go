@@ -238,7 +238,7 @@ func (in *instance) orphans() OrphanScan {
 			}
 			return []*protocol.Shard{ghost}, nil
 		},
-		Found: func(string, []*protocol.Shard, bool) {}, Forget: func(string) {}, Resign: func() {},
+		Found: func(string, []*protocol.Shard, bool) {}, Forget: func(string) {}, Scanned: func() {}, Resign: func() {},
 	}
 }
 
