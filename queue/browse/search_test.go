@@ -87,6 +87,7 @@ func TestSearchOfWhatWaits(t *testing.T) {
 	tier.Usual(t)
 	t.Parallel()
 	jobs := jobsOn(t, 1)
+	jobs.patience = time.Minute // a page ends after a second, full or not
 	for _, id := range []string{"flies", "waits"} {
 		if _, err := jobs.q.Push(t.Context(), lowkiq.Push{ID: id, Payload: []byte("needle")}); err != nil {
 			t.Fatal(err)
