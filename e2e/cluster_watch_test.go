@@ -73,7 +73,7 @@ func (w *watch) run(ctx context.Context) {
 	}
 }
 
-// followAll follows queues that have got other shards.
+// followAll follows queues that have other shards.
 func (w *watch) followAll() {
 	var queues []*protocol.Queue
 	for _, q := range w.f.queues {
@@ -86,7 +86,7 @@ func (w *watch) followAll() {
 	w.follow(queues)
 }
 
-// follow begins anew if queues have other shards than those that are watched.
+// follow begins again if a queue has other shards than the watched shards.
 func (w *watch) follow(queues []*protocol.Queue) {
 	var shards []*protocol.Shard
 	for _, q := range queues {

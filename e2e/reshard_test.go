@@ -19,7 +19,7 @@ import (
 	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
-// askReshard asks a node for another number of shards of a queue. It reports whether the node has taken the request.
+// askReshard asks a node to reshard a queue. It reports whether the node has taken the request.
 func (f *fleet) askReshard(name, queue string, shards int, more map[string]any) bool {
 	f.t.Helper()
 	want := map[string]any{"shards": shards, "patience": "20s", "max_pause": "1h"}
@@ -43,7 +43,7 @@ func (f *fleet) askReshard(name, queue string, shards int, more map[string]any) 
 	return reply.StatusCode < 300
 }
 
-// entry is a queue's entry in the registry.
+// entry returns a queue's entry in the registry.
 func (f *fleet) entry(queue string) (entry protocol.RegistryEntry, ok bool) {
 	entries, err := f.client.Registry().Entries(f.t.Context())
 	return entries[queue], err == nil && entries[queue].Shards > 0
@@ -175,8 +175,8 @@ func TestReshardDisturbsNoOtherQueue(t *testing.T) {
 	f.finish(judge.Config{})
 }
 
-// TestReshardWaitsForCalls checks that a call that runs for longer than the patience of a reshard ends the reshard, and
-// nothing has changed. A reshard that cancels calls goes on. The job runs again, and no retry is spent.
+// TestReshardWaitsForCalls checks that a reshard ends without a change if a call runs for longer than its patience. A
+// reshard that cancels calls goes on. The cancelled job runs again, and no retry is spent.
 func TestReshardWaitsForCalls(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 4)

@@ -233,15 +233,15 @@ func (r *rig) excuse(which func(judge.Pushed) bool) {
 	}
 }
 
-// latest is a queue with the shards that it has now.
+// latest returns a queue with its present shards.
 func (r *rig) latest(q *protocol.Queue) (*protocol.Queue, error) {
-	if _, err := r.client.Registry().Entries(r.t.Context()); err != nil { // a queue that has left them is forgotten
+	if _, err := r.client.Registry().Entries(r.t.Context()); err != nil { // the client then knows the present layouts
 		return nil, err
 	}
 	return r.client.Queue(r.t.Context(), q.Name)
 }
 
-// statsOf adds up the shards that a queue has now.
+// statsOf adds up the figures of a queue's present shards.
 func (r *rig) statsOf(q *protocol.Queue) (protocol.Stats, error) {
 	now, err := r.latest(q)
 	if err != nil {

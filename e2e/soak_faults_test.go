@@ -348,7 +348,7 @@ func each(names []string, do func(string)) {
 	}
 }
 
-// reshards begins to give a queue another number of shards. The faults that follow meet it under way.
+// reshards begins to reshard a queue. The next faults meet the reshard under way.
 func (s *soak) reshards() string {
 	queue, shards := fleetQueues[s.dice.IntN(len(fleetQueues))], []int{6, 12, 18, 24}[s.dice.IntN(4)]
 	if !s.f.askReshard(s.one(), queue, shards, nil) {

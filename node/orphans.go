@@ -77,7 +77,8 @@ func (o *orphanScan) logStatic(name string, unowned, before int) {
 	}
 }
 
-// leasesIfLeading returns the current leases, and whether this process scans for orphaned shards.
+// leasesIfLeading returns the current leases, and whether this process scans for orphaned shards. For a moment two processes
+// may scan, or none. That does no harm, because a scan only reads, sets metrics and wakes the relay.
 func (o *orphanScan) leasesIfLeading(ctx context.Context) (live []identity.Lease, leads bool) {
 	if c := o.cluster; c != nil {
 		live, _, known := c.RecentLeases()

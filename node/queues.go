@@ -122,7 +122,7 @@ func (on *handled) checkEntry(entry protocol.RegistryEntry, redis string) error 
 type queues struct {
 	handled  map[string]*handled      // by name; not written after Run began
 	registry atomic.Pointer[registry] // as last read; nil before
-	reading  chan struct{}            // holds a value while the registry is read, because an old answer must not replace a later answer
+	reading  chan struct{}            // holds a value while the registry is read; see readRegistry
 	inForce  inForce
 	client   *protocol.Client
 	leases   *protocol.Client // reads the registry, with the timeout of a lease's renewal
@@ -180,7 +180,7 @@ func (q *queues) findQueue(ctx context.Context, on *handled) (found *protocol.Qu
 		return nil, err
 	}
 	if !on.asRegistered && found.Shards != on.rules.Shards {
-		q.log.Warn("the queue has another number of shards than configured, because it was resharded; configure the present number",
+		q.log.Warn("the configuration has a former number of shards of the queue, which was resharded; configure the present number",
 			"queue", name, "configured", on.rules.Shards, "shards", found.Shards)
 	}
 	if on.awaited && on.queue.Load() == nil { // no runner has them yet
@@ -206,7 +206,8 @@ func (q *queues) present(on *handled) *protocol.Queue {
 	return found
 }
 
-// readRegistry reads the registry.
+// readRegistry reads the registry. Readings of several goroutines follow each other. Otherwise an old answer could replace a
+// later answer, and a queue would lose its present shards for a moment, with their calls.
 func (q *queues) readRegistry(ctx context.Context) (*registry, error) {
 	select {
 	case q.reading <- struct{}{}:

@@ -31,7 +31,9 @@ func (w *wakeups) followNews(ctx context.Context) {
 	}
 }
 
-// applyNews applies a wake-up message.
+// applyNews applies a wake-up message. Messages about work may be late, repeated or lost. A message makes a runner or the relay
+// look into Redis and changes nothing by itself, and the polls find work whose message was lost. When Redis confirms a
+// subscription, earlier messages of the shard may have been missed.
 func (w *wakeups) applyNews(news protocol.Wake) {
 	if news.Lost {
 		w.markUnsubscribed()

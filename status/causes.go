@@ -82,7 +82,7 @@ const (
 	CauseRedis       CauseKind = "redis"       // Redis refuses leases
 	CauseUnhandled   CauseKind = "unhandled"   // no live node handles it
 	CausePaused      CauseKind = "paused"      // a person has paused it
-	CauseReshard     CauseKind = "resharding"  // its number of shards is being changed
+	CauseReshard     CauseKind = "resharding"  // it is being resharded
 	CauseDraining    CauseKind = "draining"    // all nodes that handle it give their shards away
 	CauseRefused     CauseKind = "refused"     // Redis refuses an operation
 	CauseUnready     CauseKind = "not_ready"   // a handler cannot work

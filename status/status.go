@@ -75,7 +75,7 @@ type Queue struct {
 	Codec     string          `json:"codec"`             // in which payloads are stored; "" = as they are pushed
 	Limits    Limits          `json:"limits"`            // of pushes, the defaults filled in
 	Causes    []Cause         `json:"causes"`            // what keeps it from going faster now, the most important one first
-	Reshard   *Reshard        `json:"reshard,omitempty"` // absent unless its number of shards is being changed
+	Reshard   *Reshard        `json:"reshard,omitempty"` // absent unless the queue is being resharded
 }
 
 // Limits are what a queue takes from all that push.

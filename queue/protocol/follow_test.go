@@ -25,7 +25,7 @@ import (
 	"github.com/lowkiq/lowkiq/queue/transfer"
 )
 
-// followTests test how producers, callers and deliveries follow a queue to another number of shards. The steps of a
+// followTests test that producers, callers and deliveries follow a queue that is resharded. The steps of a
 // reshard are taken by hand.
 var followTests = []testCase{
 	{"Follow_EachKindOfPush", testFollowEachKind}, {"Follow_InTheMiddle", testFollowInTheMiddle}, {"Follow_Order", testFollowOrder},

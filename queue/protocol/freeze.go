@@ -11,13 +11,13 @@ import (
 	"github.com/lowkiq/lowkiq/internal/store/redisdb"
 )
 
-// A shard is taken out of use by a mark, with lua/freeze.lua: for the deletion of its queue (package queue/remove), or
-// for another number of shards (package queue/reshard).
+// A mark takes a shard out of use, for the deletion of its queue (package queue/remove) or for a reshard (package
+// queue/reshard). lua/freeze.lua sets and removes marks.
 
 // RemovedMark returns the mark of a deletion.
 func RemovedMark(token string) string { return "removed " + token }
 
-// MovedMark returns the mark of a change of the number of shards. layout is the number of the new layout.
+// MovedMark returns the mark of a reshard. layout is the number of the new layout.
 func MovedMark(layout int) string { return "moved " + strconv.Itoa(layout) }
 
 // Frozen describes a frozen shard.

@@ -14,7 +14,9 @@ import (
 type committer struct {
 	queue *Queue
 	calls combiner[*pendingPush]
-	// late commits pushes to shards that are frozen for a reshard. They wait for its flip, and nobody waits for them.
+	// late commits jobs whose shards are frozen for a reshard. It waits for the flip, and pushes to other shards do not wait
+	// with it. The order of an id holds, because a caller pushes the next job after the answer about the job before, and
+	// pushes of different callers at once have no order (I3).
 	late combiner[*pendingPush]
 }
 
@@ -57,7 +59,7 @@ func (c *committer) push(ctx context.Context, jobs []lowkiq.Push) ([]Result, err
 	if c.calls.withdraw(p) {
 		return nil, ctx.Err()
 	}
-	if c.late.withdraw(p) {
+	if c.late.withdraw(p) { // the results of the first commit hold: nothing of the frozen shards is stored
 		return p.results, firstError(p.results)
 	}
 	select { // wait a moment for results of jobs that are stored
@@ -85,7 +87,8 @@ func unknownOutcome(err error) error {
 	return fmt.Errorf("%w: it is unknown whether the job is stored; pushing it again is safe", err)
 }
 
-// commitGroup stores the jobs of a group of pushes and answers their callers, except for pushes to frozen shards.
+// commitGroup stores the jobs of a group of pushes. It does not wait for a flip. It answers the callers, except for pushes to
+// frozen shards, which it passes to late.
 func (c *committer) commitGroup(group []*pendingPush) {
 	jobs, results := joinJobs(group)
 	c.write(group[0].ctx, jobs, results, &flipWait{})

@@ -23,7 +23,7 @@ import (
 // layout, after it all belong to the new layout, and frozen shards refuse the pushes of producers that do not know yet. See
 // docs/design.md and package queue/reshard.
 
-// Reshard is a change of a queue's number of shards before its flip.
+// Reshard is a reshard of a queue before its flip, as the entry of the queue has it.
 type Reshard struct {
 	Shards      int    `json:"shards"`
 	Layout      int    `json:"layout"`

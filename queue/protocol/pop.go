@@ -119,6 +119,7 @@ func (c *Claim) Pop(ctx context.Context, req PopRequest) (Popped, error) {
 	if len(popped.Damaged) > 0 {
 		return c.setAsideDamaged(ctx, req, popped)
 	}
+	// The number grows here and in setAsideDamaged only. After an error the next call repeats this pop under its number.
 	c.popped = number
 	c.leftReady = popped.Ready > 0
 	if popped.Quarantine == passedOver {

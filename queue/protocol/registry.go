@@ -36,7 +36,7 @@ type RegistryEntry struct {
 	// higher layout. See package remove.
 	Removing string `json:"removing,omitempty"`
 	Removed  bool   `json:"removed,omitempty"`
-	// Reshard is a change of the number of shards before its flip. Was has the former layouts, newest first and at
+	// Reshard is a reshard before its flip, nil if there is none. Was has the former layouts, newest first and at
 	// most MaxFormer. Tried is the highest number of a layout whose attempt was cancelled. See layouts.go.
 	Reshard *Reshard `json:"reshard,omitempty"`
 	Was     []Former `json:"was,omitempty"`

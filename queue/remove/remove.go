@@ -165,7 +165,7 @@ func heldByError(instance any) error {
 // checkFree returns an error if the queue must not be deleted. Each shard checks the same again when it is marked.
 func (r *Removal) checkFree(ctx context.Context) error {
 	if r.entry.Reshard != nil || r.entry.Copying() {
-		return fmt.Errorf("queue %q: %w: the number of its shards is being changed; see lowkiq-node queues reshard %s, and delete the queue when that is done or cancelled",
+		return fmt.Errorf("queue %q: %w: it is being resharded; see lowkiq-node queues reshard %s, and delete the queue when the reshard is done or cancelled",
 			r.q.Name, ErrHandled, r.q.Name)
 	}
 	if err := cmp.Or(r.checkHandled(ctx), r.ownedError); err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/lowkiq/lowkiq/status"
 )
 
-// ReshardChange is a request for another number of shards.
+// ReshardChange is a request to reshard a queue.
 type ReshardChange struct {
 	Shards      int    `json:"shards" min:"1" max:"10000"`
 	Patience    string `json:"patience,omitempty"`     // how long running handler calls may take to end; default: 30s. After that nothing is changed

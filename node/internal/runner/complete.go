@@ -205,7 +205,8 @@ func (r *Runner) countAcks(acks []protocol.Acks) {
 	}
 }
 
-// flushAcks sends acks that no pop took along in time.
+// flushAcks sends acks that no pop took along in time. If the answer is lost, they are sent again. An ack changes nothing for
+// an id that is no longer in the flight, so a repeated ack does no harm (I6).
 func (r *Runner) flushAcks() {
 	acks := r.acks.beginFlush()
 	if len(acks) == 0 {
