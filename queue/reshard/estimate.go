@@ -30,12 +30,12 @@ type Estimate struct {
 	Room     int64  // that Redis may take in addition, bytes; -1 if it has no maxmemory
 }
 
-// The costs of an entry, by measurement (BenchmarkCopy): the time until it is copied, and its memory beside its own bytes.
+// The costs of an entry, by measurement (BenchmarkReshard): the time until it is copied, and its memory beside its own bytes.
 const (
-	jobTime, jobMemory         = 12 * time.Microsecond, 120
-	spilledTime, spilledMemory = 40 * time.Microsecond, 180
-	morgueTime, morgueMemory   = 20 * time.Microsecond, 200
-	stateTime, stateMemory     = 12 * time.Microsecond, 180
+	jobTime, jobMemory         = 12 * time.Microsecond, 100
+	spilledTime, spilledMemory = 15 * time.Microsecond, 260
+	morgueTime, morgueMemory   = 40 * time.Microsecond, 200
+	stateTime, stateMemory     = 24 * time.Microsecond, 180
 	byteTime                   = 10 * time.Nanosecond
 	tripEntries                = 500 // entries of a round trip
 	openTime                   = 200 * time.Millisecond

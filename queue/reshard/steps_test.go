@@ -508,12 +508,23 @@ func TestThawGivesBack(t *testing.T) {
 			t.Errorf("frozen by another attempt: got %v", err)
 		}
 		frozen := r.dump(r.q)
+		at := r.frozenAt()
+		dropNothing := func(why string, layout int, at int64) {
+			t.Helper()
+			before := r.dump(r.q)
+			if err := drop(r.ctx, r.q.Shard(0), layout, at); err == nil || !maps.Equal(r.dump(r.q), before) {
+				t.Errorf("a drop of a shard %s: got %v, want that it is refused and changes nothing", why, err)
+			}
+		}
+		dropNothing("with the mark of another layout", 9, at[0])
+		dropNothing("that was frozen again", to.Layout(), at[0]-1)
 		r.noErr(thaw(r.ctx, r.q, 9))
 		if !maps.Equal(r.dump(r.q), frozen) {
 			t.Error("a thaw by another number has changed something")
 		}
 		r.noErr(thaw(r.ctx, r.q, to.Layout()))
 		r.noErr(thaw(r.ctx, r.q, to.Layout()))
+		dropNothing("without a mark", to.Layout(), at[0])
 		if got := r.dump(r.q); !maps.Equal(got, before) {
 			for key := range before {
 				if got[key] != before[key] {
@@ -894,90 +905,31 @@ func TestReshardFindsStrays(t *testing.T) {
 	}
 }
 
+// TestClosedShardHasNoOwner: no instance can claim a shard of the new layout before all jobs that belong to it are there.
+func TestClosedShardHasNoOwner(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Start(t).URL(), 2)
+	r.push(lowkiq.Push{ID: "a", Payload: []byte("1")})
+	to, frozen := r.prepare(3)
+	q := r.flip(to)
+	for _, s := range q.All() {
+		seen, err := s.Owner(r.ctx)
+		r.noErr(err)
+		if claim, err := s.Claim(r.ctx, "n/1", protocol.Fresh, seen); !errors.Is(err, protocol.ErrMoving) {
+			t.Errorf("shard %s is closed: got %v, %v, want ErrMoving", s, claim, err)
+		}
+	}
+	r.finish(to, frozen)
+	if claims := r.own(protocol.Fresh); len(claims) != 3 {
+		t.Errorf("%d shards are claimed, want 3", len(claims))
+	}
+}
+
 // strayOf returns an id of a shard.
 func (r *rig) strayOf(s *protocol.Shard) string {
 	for i := 0; ; i++ {
 		if id := fmt.Sprint("stray-", i); r.q.Of(id) == s || s.Index == lowkiq.ShardOf(id, 2) {
 			return id
 		}
-	}
-}
-
-// BenchmarkCopy copies from 16 to 64 shards. An op is an id.
-func BenchmarkCopy(b *testing.B) {
-	c, err := protocol.Open(protocol.Config{Redis: redistest.Start(b).URL(), Cluster: "c", Timeout: time.Minute})
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer c.Close()
-	q, err := c.Register(b.Context(), lowkiq.Queue{Name: "q", Shards: 16})
-	if err != nil {
-		b.Fatal(err)
-	}
-	var jobs []lowkiq.Push
-	for i := range b.N {
-		jobs = append(jobs, lowkiq.Push{ID: fmt.Sprint("order-", i), Payload: []byte("forty bytes, as a payload of arguments is")})
-	}
-	if _, err := q.Push(b.Context(), jobs...); err != nil {
-		b.Fatal(err)
-	}
-	_, entry, err := c.Registry().Stored(b.Context(), "q")
-	if err != nil {
-		b.Fatal(err)
-	}
-	to := c.Registry().InLayout("q", entry, 64, 2)
-	err = prepare(b.Context(), to, q)
-	var frozen []Frozen
-	if err == nil {
-		frozen, err = freeze(b.Context(), q, 2)
-	}
-	if err == nil {
-		err = setFloors(b.Context(), to, q, frozen)
-	}
-	if err != nil {
-		b.Fatal(err)
-	}
-	cpu := func() float64 {
-		text, _ := c.DB().ForTests().Info(b.Context(), "cpu").Result()
-		sum := 0.0
-		for line := range strings.Lines(text) {
-			for _, name := range []string{"used_cpu_sys:", "used_cpu_user:"} {
-				if value, ok := strings.CutPrefix(strings.TrimSpace(line), name); ok {
-					var x float64
-					fmt.Sscan(value, &x)
-					sum += x
-				}
-			}
-		}
-		return sum
-	}
-	began := cpu()
-	b.ResetTimer()
-	work, errs := make(chan int), make(chan error, 2)
-	for range 2 {
-		go func() {
-			var first error
-			for i := range work {
-				if err := copyShard(b.Context(), q, i, frozen[i], to, nil); err != nil && first == nil {
-					first = err
-				}
-			}
-			errs <- first
-		}()
-	}
-	for i := range q.Shards {
-		work <- i
-	}
-	close(work)
-	for range 2 {
-		if err := <-errs; err != nil {
-			b.Fatal(err)
-		}
-	}
-	b.StopTimer()
-	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "ids/s")
-	b.ReportMetric((cpu()-began)*1e6/float64(b.N), "us_redis/id")
-	if _, open, err := countOpen(b.Context(), to); err != nil || open != 64 {
-		b.Fatalf("%d shards are open: %v", open, err)
 	}
 }
