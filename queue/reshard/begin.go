@@ -98,7 +98,7 @@ func Begin(ctx context.Context, c *protocol.Client, r Request) (begun bool, err 
 	if err := r.Check(); err != nil {
 		return false, err
 	}
-	was, err := change(ctx, c.Registry(), r.Queue, func(entry *protocol.RegistryEntry) error {
+	was, err := changeEntry(ctx, c.Registry(), r.Queue, func(entry *protocol.RegistryEntry) error {
 		begun = false
 		same, err := r.checkEntry(*entry)
 		if err != nil || same {
@@ -215,13 +215,13 @@ func openSource(fields []string) string {
 // Cancel takes a reshard back before its flip, and makes the queue as it was. The error wraps ErrNone, ErrFlipped or
 // lowkiq.ErrUnknownQueue.
 func Cancel(ctx context.Context, c *protocol.Client, name string, by changes.Who, why string) error {
-	return cancel(ctx, c, name, 0, by, why)
+	return cancelAttempt(ctx, c, name, 0, by, why)
 }
 
-// cancel is Cancel for the attempt with this number, 0 for any. If it is over, the error is ErrNone.
-func cancel(ctx context.Context, c *protocol.Client, name string, number int, by changes.Who, why string) error {
+// cancelAttempt is Cancel for the attempt with this number, 0 for any. If it is over, the error is ErrNone.
+func cancelAttempt(ctx context.Context, c *protocol.Client, name string, number int, by changes.Who, why string) error {
 	var gone protocol.Reshard
-	was, err := change(ctx, c.Registry(), name, func(entry *protocol.RegistryEntry) error {
+	was, err := changeEntry(ctx, c.Registry(), name, func(entry *protocol.RegistryEntry) error {
 		switch err := checkThere(name, *entry); {
 		case err != nil:
 			return err
@@ -239,12 +239,12 @@ func cancel(ctx context.Context, c *protocol.Client, name string, number int, by
 	}
 	line := changes.Line{Who: by, Action: ActionCancel, Queue: name, Old: shardsJSON(gone.Shards), New: shardsJSON(was.Shards), Why: why}
 	g := c.Registry()
-	return errors.Join(addLine(ctx, c, line), thaw(ctx, g.Unlisted(name, was), gone.Layout), forget(ctx, g.InLayout(name, was, gone.Shards, gone.Layout)))
+	return errors.Join(addLine(ctx, c, line), thawShards(ctx, g.Unlisted(name, was), gone.Layout), forgetShards(ctx, g.InLayout(name, was, gone.Shards, gone.Layout)))
 }
 
-// change replaces the entry of a queue by the changed entry, and returns the entry before. It tries again if another client
+// changeEntry replaces the entry of a queue by the changed entry, and returns the entry before. It tries again if another client
 // changes the entry meanwhile. It writes nothing if edit leaves the entry as it is.
-func change(ctx context.Context, g *protocol.Registry, name string, edit func(*protocol.RegistryEntry) error) (was protocol.RegistryEntry, err error) {
+func changeEntry(ctx context.Context, g *protocol.Registry, name string, edit func(*protocol.RegistryEntry) error) (was protocol.RegistryEntry, err error) {
 	if err := protocol.CheckName("queue", name); err != nil {
 		return was, fmt.Errorf("%w: %w", lowkiq.ErrUnknownQueue, err)
 	}

@@ -58,19 +58,19 @@ func copyShard(ctx context.Context, from *protocol.Queue, index int, frozen Froz
 
 // recloseChildren takes the steps before a copy again, for the children of a shard and all their parents.
 func recloseChildren(ctx context.Context, c *copier, from *protocol.Queue) error {
-	first, _ := related(c.first, c.to.Shards, from.Shards)
-	_, last := related(c.first+len(c.lines)-1, c.to.Shards, from.Shards)
+	first, _ := relatives(c.first, c.to.Shards, from.Shards)
+	_, last := relatives(c.first+len(c.lines)-1, c.to.Shards, from.Shards)
 	frozen := map[int]Frozen{}
 	keep := func(s *protocol.Shard, f Frozen) { frozen[s.Index] = f }
 	if err := freezeSome(ctx, from.All()[first:last+1], c.to.Layout(), keep); err != nil {
 		return err
 	}
 	c.frozen = frozen[c.from.Index]
-	if err := prepareSome(ctx, c.shards(), c.to.Shards, from.Shards); err != nil {
+	if err := prepareSome(ctx, c.children(), c.to.Shards, from.Shards); err != nil {
 		return err
 	}
-	return setFloorsOf(ctx, c.shards(), func(s *protocol.Shard) (parents []Frozen) {
-		first, last := related(s.Index, c.to.Shards, from.Shards)
+	return setFloorsOf(ctx, c.children(), func(s *protocol.Shard) (parents []Frozen) {
+		first, last := relatives(s.Index, c.to.Shards, from.Shards)
 		for p := first; p <= last; p++ {
 			parents = append(parents, frozen[p])
 		}
@@ -107,7 +107,7 @@ type item struct {
 }
 
 func newCopier(from *protocol.Queue, index int, frozen Frozen, to *protocol.Queue, report func(entries int)) *copier {
-	first, last := related(index, from.Shards, to.Shards)
+	first, last := relatives(index, from.Shards, to.Shards)
 	c := &copier{from: from.Shard(index), frozen: frozen, mark: protocol.MovedMark(to.Layout()) + " ", to: to, first: first, report: report}
 	for i := first; i <= last; i++ {
 		c.lines = append(c.lines, &line{shard: to.Shard(i)})
@@ -115,7 +115,7 @@ func newCopier(from *protocol.Queue, index int, frozen Frozen, to *protocol.Queu
 	return c
 }
 
-func (c *copier) shards() (all []*protocol.Shard) {
+func (c *copier) children() (all []*protocol.Shard) {
 	for _, l := range c.lines {
 		all = append(all, l.shard)
 	}
@@ -131,10 +131,10 @@ func (c *copier) copyAll(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := c.send(ctx, 0); err != nil {
+	if err := c.sendItems(ctx, 0); err != nil {
 		return err
 	}
-	return c.end(ctx)
+	return c.endCopy(ctx)
 }
 
 // readTaken reads how many entries each child has, so that they are not sent again.
@@ -153,8 +153,8 @@ func (c *copier) readTaken(ctx context.Context) error {
 	return nil
 }
 
-// read sends reads of the frozen shard, and after them a check that the shard is still frozen.
-func (c *copier) read(ctx context.Context, cmds ...redisdb.Cmd) ([]any, error) {
+// readFrozen sends reads of the frozen shard, and after them a check that the shard is still frozen.
+func (c *copier) readFrozen(ctx context.Context, cmds ...redisdb.Cmd) ([]any, error) {
 	replies, err := c.from.DB().Pipeline(ctx, "read frozen jobs", append(cmds, redisdb.Cmd{"HGET", c.from.Keys().Count, "last"})...)
 	if err != nil {
 		return nil, err
@@ -166,7 +166,7 @@ func (c *copier) read(ctx context.Context, cmds ...redisdb.Cmd) ([]any, error) {
 	return replies[:len(cmds)], nil
 }
 
-func (c *copier) old(name string) string { return c.from.Keys().Old(name) }
+func (c *copier) oldKey(name string) string { return c.from.Keys().Old(name) }
 
 // lineOf returns the line of an id. An id that does not belong to this shard goes to the first child, where check names it.
 func (c *copier) lineOf(id string) *line {
@@ -176,8 +176,8 @@ func (c *copier) lineOf(id string) *line {
 	return c.lines[0]
 }
 
-// add adds an entry.
-func (c *copier) add(l *line, id, place, data string) {
+// addEntry adds an entry.
+func (c *copier) addEntry(l *line, id, place, data string) {
 	l.entries++
 	c.addItem(l, item{number: l.entries, last: true, args: []any{id, place, data}, size: len(id) + len(place) + len(data) + 16})
 }
@@ -196,14 +196,14 @@ type entry struct{ id, place string }
 // addRecords adds the entries of ids with their records, and calls found with each id that has a record. With skipStale it skips
 // ids whose entries in the list are obsolete.
 func (c *copier) addRecords(ctx context.Context, hash string, entries []entry, skipStale bool, found func(id string)) error {
-	cmds := []redisdb.Cmd{{"HMGET", c.old(hash)}}
+	cmds := []redisdb.Cmd{{"HMGET", c.oldKey(hash)}}
 	for _, e := range entries {
 		cmds[0] = append(cmds[0], e.id)
 	}
 	if skipStale {
-		cmds = append(cmds, append(redisdb.Cmd{"HMGET", c.old("stale")}, cmds[0][2:]...))
+		cmds = append(cmds, append(redisdb.Cmd{"HMGET", c.oldKey("stale")}, cmds[0][2:]...))
 	}
-	replies, err := c.read(ctx, cmds...)
+	replies, err := c.readFrozen(ctx, cmds...)
 	if err != nil {
 		return err
 	}
@@ -215,21 +215,21 @@ func (c *copier) addRecords(ctx context.Context, hash string, entries []entry, s
 		l := c.lineOf(e.id)
 		record, there := records[i].(string)
 		if stale != nil && stale[i] != nil || !there {
-			c.add(l, e.id, "x", "")
+			c.addEntry(l, e.id, "x", "")
 			continue
 		}
 		found(e.id)
 		switch isJob := hash == "jobs"; {
 		case isJob && record == "x":
-			c.add(l, e.id, "x", "")
+			c.addEntry(l, e.id, "x", "")
 		case (isJob || hash == "morgue") && strings.HasPrefix(record, "s"):
 			if err := c.addCrowd(ctx, e, record, !isJob); err != nil {
 				return err
 			}
 		case hash == "aside":
-			c.add(c.lineOf(idOfAside(e.id)), e.id, e.place, record)
+			c.addEntry(c.lineOf(idOfAside(e.id)), e.id, e.place, record)
 		default:
-			c.add(l, e.id, e.place, record)
+			c.addEntry(l, e.id, e.place, record)
 		}
 	}
 	return nil
@@ -248,7 +248,7 @@ func (c *copier) addCrowd(ctx context.Context, e entry, record string, buried bo
 	}
 	prefix := space + strconv.Itoa(len(e.id)) + ":" + e.id + ":"
 	from, end := "["+prefix, "("+prefix[:len(prefix)-1]+";"
-	replies, err := c.read(ctx, redisdb.Cmd{"ZLEXCOUNT", c.old("spill"), from, end})
+	replies, err := c.readFrozen(ctx, redisdb.Cmd{"ZLEXCOUNT", c.oldKey("spill"), from, end})
 	if err != nil {
 		return err
 	}
@@ -259,7 +259,7 @@ func (c *copier) addCrowd(ctx context.Context, e entry, record string, buried bo
 		page = int(max(1, min(pagePayloads, pageBytes/max(1, bytes/count))))
 	}
 	for first := 0; ; {
-		replies, err := c.read(ctx, redisdb.Cmd{"ZRANGEBYLEX", c.old("spill"), from, end, "LIMIT", 0, page})
+		replies, err := c.readFrozen(ctx, redisdb.Cmd{"ZRANGEBYLEX", c.oldKey("spill"), from, end, "LIMIT", 0, page})
 		if err != nil {
 			return err
 		}
@@ -278,15 +278,15 @@ func (c *copier) addCrowd(ctx context.Context, e entry, record string, buried bo
 			return nil
 		}
 		from = "(" + members[len(members)-1]
-		if err := c.send(ctx, waveBytes); err != nil {
+		if err := c.sendItems(ctx, waveBytes); err != nil {
 			return err
 		}
 	}
 }
 
-// send sends what is queued until at most this many bytes are left, a call per child in a pipeline. It sends the next call of a
-// child after the answer to the call before.
-func (c *copier) send(ctx context.Context, most int) error {
+// sendItems sends queued items until at most this many bytes are left, a call per child in a pipeline. A child gets its next
+// call after the answer to the call before.
+func (c *copier) sendItems(ctx context.Context, most int) error {
 	for c.queued > most || most == 0 && c.hasItems() {
 		var calls []*redisdb.Call
 		var sent []*line
@@ -295,7 +295,7 @@ func (c *copier) send(ctx context.Context, most int) error {
 			if len(l.items) == 0 || size >= waveBytes {
 				continue
 			}
-			call, n := c.call(l)
+			call, n := c.nextCall(l)
 			calls, sent, size = append(calls, call), append(sent, l), size+n
 		}
 		c.from.DB().RunAll(ctx, calls)
@@ -315,8 +315,8 @@ func (c *copier) hasItems() bool {
 	return slices.ContainsFunc(c.lines, func(l *line) bool { return len(l.items) > 0 })
 }
 
-// call returns a call with the next items of a child.
-func (c *copier) call(l *line) (call *redisdb.Call, size int) {
+// nextCall returns a call with the next items of a child.
+func (c *copier) nextCall(l *line) (call *redisdb.Call, size int) {
 	script := c.from.DB().Scripts.Take
 	args := c.takeArgs(l)
 	for i := range l.items {
@@ -379,12 +379,12 @@ func (c *copier) awaitReplicas(ctx context.Context, lines []*line) error {
 	return c.from.DB().AwaitReplicas(ctx, calls)
 }
 
-// end tells each child that it has all entries. The child compares their number with that of the entries that it has taken.
-func (c *copier) end(ctx context.Context) error {
-	if _, err := c.read(ctx); err != nil {
+// endCopy tells each child that it has all entries. The child compares their number with that of the entries that it has taken.
+func (c *copier) endCopy(ctx context.Context) error {
+	if _, err := c.readFrozen(ctx); err != nil {
 		return err
 	}
-	err := runTake(ctx, c.shards(), func(s *protocol.Shard) []any {
+	err := runTake(ctx, c.children(), func(s *protocol.Shard) []any {
 		processed, failed := int64(0), int64(0)
 		if s.Index == c.first {
 			processed, failed = c.frozen.Processed, c.frozen.Failed
@@ -414,7 +414,7 @@ var carriedBy = map[string]string{
 
 // copyJobs copies all waiting jobs: the places in their order, and then records that are in no place.
 func copyJobs(ctx context.Context, c *copier) error {
-	replies, err := c.read(ctx, redisdb.Cmd{"HLEN", c.old("jobs")}, redisdb.Cmd{"HEXISTS", c.old("jobs"), ""}, redisdb.Cmd{"HLEN", c.old("stale")})
+	replies, err := c.readFrozen(ctx, redisdb.Cmd{"HLEN", c.oldKey("jobs")}, redisdb.Cmd{"HEXISTS", c.oldKey("jobs"), ""}, redisdb.Cmd{"HLEN", c.oldKey("stale")})
 	if err != nil {
 		return err
 	}
@@ -423,12 +423,12 @@ func copyJobs(ctx context.Context, c *copier) error {
 	hasStale := redisdb.Int(replies[2]) > 0
 	each := func(fn func([]entry) error) error { return c.eachPlace(ctx, fn) }
 	err = each(func(entries []entry) error {
-		if err := c.addRecords(ctx, "jobs", entries, hasStale && entries[0].place == "r", ids.add); err != nil {
+		if err := c.addRecords(ctx, "jobs", entries, hasStale && entries[0].place == "r", ids.addID); err != nil {
 			return err
 		}
-		return c.send(ctx, callBytes)
+		return c.sendItems(ctx, callBytes)
 	})
-	if err != nil || ids.count() == records {
+	if err != nil || ids.countIDs() == records {
 		return err
 	}
 	return c.copyStrays(ctx, "jobs", "r", each)
@@ -441,9 +441,9 @@ type idCounter struct {
 	hashes []uint64
 }
 
-func (n *idCounter) add(id string) { n.hashes = append(n.hashes, maphash.String(n.seed, id)) }
+func (n *idCounter) addID(id string) { n.hashes = append(n.hashes, maphash.String(n.seed, id)) }
 
-func (n *idCounter) count() int64 {
+func (n *idCounter) countIDs() int64 {
 	slices.Sort(n.hashes)
 	n.hashes = slices.Compact(n.hashes)
 	return int64(len(n.hashes))
@@ -460,7 +460,7 @@ func (c *copier) copyStrays(ctx context.Context, hash, place string, each func(f
 	}); err != nil {
 		return err
 	}
-	names, err := c.names(ctx, hash)
+	names, err := c.readNames(ctx, hash)
 	if err != nil {
 		return err
 	}
@@ -478,18 +478,18 @@ func (c *copier) addInChunks(ctx context.Context, hash string, entries []entry) 
 		if err := c.addRecords(ctx, hash, part, false, func(string) {}); err != nil {
 			return err
 		}
-		if err := c.send(ctx, callBytes); err != nil {
+		if err := c.sendItems(ctx, callBytes); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// names returns the fields of a hash, ascending.
-func (c *copier) names(ctx context.Context, hash string) ([]string, error) {
+// readNames returns the fields of a hash, ascending.
+func (c *copier) readNames(ctx context.Context, hash string) ([]string, error) {
 	seen := map[string]bool{}
 	for cursor := "0"; ; {
-		replies, err := c.read(ctx, redisdb.Cmd{"HSCAN", c.old(hash), cursor, "COUNT", 100})
+		replies, err := c.readFrozen(ctx, redisdb.Cmd{"HSCAN", c.oldKey(hash), cursor, "COUNT", 100})
 		if err != nil {
 			return nil, err
 		}
@@ -535,7 +535,7 @@ func (c *copier) eachPlace(ctx context.Context, fn func([]entry) error) error {
 
 func (c *copier) eachInList(ctx context.Context, key, kind string, fn func([]entry) error) error {
 	for at := 0; ; at += chunkEntries {
-		replies, err := c.read(ctx, redisdb.Cmd{"LRANGE", c.old(key), at, at + chunkEntries - 1})
+		replies, err := c.readFrozen(ctx, redisdb.Cmd{"LRANGE", c.oldKey(key), at, at + chunkEntries - 1})
 		if err != nil {
 			return err
 		}
@@ -557,11 +557,11 @@ func (c *copier) eachInList(ctx context.Context, key, kind string, fn func([]ent
 
 // addCrashes adds the crashes of quarantined ids to their places.
 func (c *copier) addCrashes(ctx context.Context, entries []entry) error {
-	cmd := redisdb.Cmd{"HMGET", c.old("crashes")}
+	cmd := redisdb.Cmd{"HMGET", c.oldKey("crashes")}
 	for _, e := range entries {
 		cmd = append(cmd, e.id)
 	}
-	replies, err := c.read(ctx, cmd)
+	replies, err := c.readFrozen(ctx, cmd)
 	if err != nil {
 		return err
 	}
@@ -574,7 +574,7 @@ func (c *copier) addCrashes(ctx context.Context, entries []entry) error {
 // eachScore calls fn with the ids and scores of a sorted set, chunk by chunk.
 func (c *copier) eachScore(ctx context.Context, key string, chunk int, fn func(all []entry) error) error {
 	for at := 0; ; at += chunk {
-		replies, err := c.read(ctx, redisdb.Cmd{"ZRANGE", c.old(key), at, at + chunk - 1, "WITHSCORES"})
+		replies, err := c.readFrozen(ctx, redisdb.Cmd{"ZRANGE", c.oldKey(key), at, at + chunk - 1, "WITHSCORES"})
 		if err != nil {
 			return err
 		}
@@ -599,10 +599,10 @@ func copyUrgent(ctx context.Context, c *copier) error {
 	return c.eachScore(ctx, "urgent", chunkEntries, func(all []entry) error {
 		for _, e := range all {
 			if strings.HasPrefix(e.place, "-") {
-				c.add(c.lineOf(e.id), e.id, "U", "")
+				c.addEntry(c.lineOf(e.id), e.id, "U", "")
 			}
 		}
-		return c.send(ctx, callBytes)
+		return c.sendItems(ctx, callBytes)
 	})
 }
 
@@ -610,16 +610,16 @@ func copyUrgent(ctx context.Context, c *copier) error {
 func copySince(ctx context.Context, c *copier) error {
 	return c.eachScore(ctx, "since", chunkEntries, func(all []entry) error {
 		for _, e := range all {
-			c.add(c.lineOf(e.id), e.id, "n"+e.place, "")
+			c.addEntry(c.lineOf(e.id), e.id, "n"+e.place, "")
 		}
-		return c.send(ctx, callBytes)
+		return c.sendItems(ctx, callBytes)
 	})
 }
 
 // copySet copies the records of a hash in the order of its sorted set, and then records that are not in the set.
 func copySet(hash, set, kind string, chunk int) section {
 	return func(ctx context.Context, c *copier) error {
-		replies, err := c.read(ctx, redisdb.Cmd{"HLEN", c.old(hash)})
+		replies, err := c.readFrozen(ctx, redisdb.Cmd{"HLEN", c.oldKey(hash)})
 		if err != nil {
 			return err
 		}
@@ -636,7 +636,7 @@ func copySet(hash, set, kind string, chunk int) section {
 			if err := c.addRecords(ctx, hash, entries, false, func(string) { records-- }); err != nil {
 				return err
 			}
-			return c.send(ctx, callBytes)
+			return c.sendItems(ctx, callBytes)
 		})
 		if err != nil || records == 0 {
 			return err
@@ -659,7 +659,7 @@ func idOfAside(field string) string {
 
 // copyAside copies the records that were set aside.
 func copyAside(ctx context.Context, c *copier) error {
-	names, err := c.names(ctx, "aside")
+	names, err := c.readNames(ctx, "aside")
 	if err != nil {
 		return err
 	}

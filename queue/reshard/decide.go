@@ -19,7 +19,7 @@ const (
 	stepFlip    step = "flip"    // freeze the old shards, set the floors, and make the new layout the layout of the queue
 	stepRestart step = "restart" // end this attempt, and begin the next with the rest of the patience
 	stepGiveUp  step = "give up" // end this attempt, because its patience is over
-	stepCopy    step = "copy"    // copy what is in the old shards
+	stepCopy    step = "copy"    // copy the jobs of the old shards
 	stepEnd     step = "end"     // drop the old shards, and end the reshard
 )
 
@@ -60,7 +60,7 @@ type left struct {
 //	copying          a new shard is not open, or an old shard is not over         copy
 //	                 otherwise                                                    end
 //	reshard          a shard has the mark of another attempt                      thaw
-//	                 all old shards are frozen, and all new ones closed or open   flip
+//	                 all old shards are frozen, no new shard is missing           flip
 //	                 a shard refuses to freeze, and waiting does not help         give up
 //	                 a shard has refused to freeze for a second                   restart
 //	                 the patience is over                                         give up
@@ -73,9 +73,13 @@ type left struct {
 //	                 otherwise                                                    none
 //
 // Three rows need a reason. A failover may forget a freeze after all new shards are open. The old shard then takes pushes of
-// programs that know the old layout alone, so it is frozen and copied again before it is dropped. Pushes wait from the first freeze on, so a reshard that has frozen all shards goes on to its flip
-// although its patience is over. An attempt that a shard refuses is ended, and never thawed and frozen again under the same
-// number. Otherwise a late thaw of the first try would open a shard after the flip.
+// programs that know the old layout alone, so it is frozen and copied again before it is dropped.
+//
+// Pushes wait from the first freeze on. So a reshard that has frozen all shards goes on to its flip although its patience is
+// over.
+//
+// An attempt that a shard refuses is ended, and never thawed and frozen again under the same number. Otherwise a late thaw of
+// the first try would open a shard after the flip.
 func nextStep(entry protocol.RegistryEntry, f facts) step {
 	switch r := entry.Reshard; {
 	case entry.Copying():
@@ -89,7 +93,7 @@ func nextStep(entry protocol.RegistryEntry, f facts) step {
 		return stepNone
 	case f.frozen == f.old && f.closed+f.open == f.fresh: // a shard is open if Redis has lost a flip
 		return stepFlip
-	case f.refused != nil && f.refused.lasts():
+	case f.refused != nil && f.refused.isLasting():
 		return stepGiveUp
 	case f.refused != nil:
 		return stepRestart

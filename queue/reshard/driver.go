@@ -77,13 +77,13 @@ func (d *Driver) lookAround(ctx context.Context) {
 	entries, err := d.Entries(ctx)
 	if err != nil {
 		if ctx.Err() == nil {
-			d.fail("read the registry", err)
+			d.reportFailure("read the registry", err)
 		}
 		return
 	}
 	for name := range d.seen {
 		if _, there := entries[name]; !there {
-			d.forget(name)
+			d.forgetQueue(name)
 		}
 	}
 	for name, entry := range entries {
@@ -91,23 +91,23 @@ func (d *Driver) lookAround(ctx context.Context) {
 	}
 }
 
-func (d *Driver) fail(op string, err error) {
+func (d *Driver) reportFailure(op string, err error) {
 	if d.Failed != nil {
 		d.Failed(op, err)
 	}
 }
 
-func (d *Driver) observe(name string, p Progress) {
+func (d *Driver) reportProgress(name string, p Progress) {
 	if d.Observe != nil {
 		d.Observe(name, p)
 	}
 }
 
-// forget ends the watch over a queue.
-func (d *Driver) forget(name string) {
+// forgetQueue ends the watch over a queue.
+func (d *Driver) forgetQueue(name string) {
 	if _, seen := d.seen[name]; seen {
 		delete(d.seen, name)
-		d.observe(name, Progress{})
+		d.reportProgress(name, Progress{})
 	}
 }
 
@@ -115,13 +115,13 @@ func (d *Driver) forget(name string) {
 func (d *Driver) lookAt(ctx context.Context, name string, entry protocol.RegistryEntry) {
 	underWay := entry.Reshard != nil || entry.Copying()
 	if !underWay {
-		d.forget(name)
+		d.forgetQueue(name)
 		if entry.Tried <= max(entry.Layout, d.done[name]) || !d.Leads() {
 			return
 		}
 		d.done[name] = entry.Tried // shards may still have marks of cancelled attempts
 	}
-	if underWay && !d.watch(ctx, name, entry) {
+	if underWay && !d.watchQueue(ctx, name, entry) {
 		return
 	}
 	if _, driven := d.busy.LoadOrStore(name, true); driven {
@@ -133,14 +133,14 @@ func (d *Driver) lookAt(ctx context.Context, name string, entry protocol.Registr
 	})
 }
 
-// watch reads the progress of a reshard and reports whether to drive it.
-func (d *Driver) watch(ctx context.Context, name string, entry protocol.RegistryEntry) bool {
-	p, err := read(ctx, d.Client, name, entry)
+// watchQueue reads the progress of a reshard and reports whether to drive it.
+func (d *Driver) watchQueue(ctx context.Context, name string, entry protocol.RegistryEntry) bool {
+	p, err := readProgress(ctx, d.Client, name, entry)
 	if err != nil {
-		d.fail("read a reshard", err)
+		d.reportFailure("read a reshard", err)
 		return d.Leads()
 	}
-	d.observe(name, p)
+	d.reportProgress(name, p)
 	moved := fmt.Sprint(p.Phase, p.Moved, p.Open, p.frozen, p.closed, p.number)
 	r := entry.Reshard
 	// A reshard that waits for calls does not move, and nobody needs to help.
@@ -165,7 +165,7 @@ func (d *Driver) Drive(ctx context.Context, name string) {
 		switch {
 		case err != nil:
 			if ctx.Err() == nil {
-				d.fail("reshard "+name+": "+string(next), err)
+				d.reportFailure("reshard "+name+": "+string(next), err)
 			}
 			_ = sleep.For(ctx, retryAfter)
 		case done:
@@ -204,7 +204,7 @@ func (d *Driver) takeStep(ctx context.Context, name string, refused *busyError) 
 	case stepThaw:
 		err = d.thawOthers(ctx, name, text, l.from, f.others)
 	case stepPrepare:
-		err = prepare(ctx, l.to, l.from)
+		err = prepareShards(ctx, l.to, l.from)
 	case stepWait:
 		if entry.Reshard.CancelCalls {
 			d.cancelCalls(ctx, l.from, f.calls)
@@ -212,15 +212,15 @@ func (d *Driver) takeStep(ctx context.Context, name string, refused *busyError) 
 	case stepReturn:
 		err = d.returnFlights(ctx, f.dead)
 	case stepFlip:
-		err = d.flip(ctx, name, l)
+		err = d.flipQueue(ctx, name, l)
 	case stepRestart:
-		err = d.restart(ctx, name, l)
+		err = d.restartAttempt(ctx, name, l)
 	case stepGiveUp:
 		err = d.giveUp(ctx, name, *entry.Reshard, f)
 	case stepCopy:
 		err = d.copyAll(ctx, l)
 	case stepEnd:
-		err = d.end(ctx, name, entry, l, f.at)
+		err = d.endReshard(ctx, name, entry, l, f.at)
 	}
 	return false, next, err
 }
@@ -233,7 +233,7 @@ func (d *Driver) thawOthers(ctx context.Context, name, text string, q *protocol.
 		return err
 	}
 	for _, number := range numbers {
-		err = errors.Join(err, thaw(ctx, q, number))
+		err = errors.Join(err, thawShards(ctx, q, number))
 	}
 	return err
 }
@@ -332,7 +332,7 @@ func (d *Driver) cancelCalls(ctx context.Context, q *protocol.Queue, calls []Cal
 		for _, call := range part {
 			group.Go(func() {
 				if _, err := d.Client.Cancel(ctx, call.Instance, q.Shard(call.Shard), call.ID, why, cancelPatience); err != nil && ctx.Err() == nil {
-					d.fail("cancel a call", err)
+					d.reportFailure("cancel a call", err)
 				}
 			})
 		}
@@ -343,8 +343,8 @@ func (d *Driver) cancelCalls(ctx context.Context, q *protocol.Queue, calls []Cal
 // cancelsAtOnce is the number of concurrent requests to end a call.
 const cancelsAtOnce = 8
 
-// flip freezes the old shards, sets the floors of the new shards, and makes the new layout the layout of the queue.
-func (d *Driver) flip(ctx context.Context, name string, l layouts) error {
+// flipQueue freezes the old shards, sets the floors of the new shards, and makes the new layout the layout of the queue.
+func (d *Driver) flipQueue(ctx context.Context, name string, l layouts) error {
 	frozen, err := freezeAll(ctx, l)
 	if err != nil {
 		return err
@@ -356,7 +356,7 @@ func (d *Driver) flip(ctx context.Context, name string, l layouts) error {
 	if err != nil {
 		return err
 	}
-	_, err = change(ctx, d.Client.Registry(), name, func(entry *protocol.RegistryEntry) error {
+	_, err = changeEntry(ctx, d.Client.Registry(), name, func(entry *protocol.RegistryEntry) error {
 		if entry.Reshard == nil || entry.Reshard.Layout != l.number {
 			return nil // another driver was first, or the attempt was cancelled
 		}
@@ -373,12 +373,12 @@ func (d *Driver) flip(ctx context.Context, name string, l layouts) error {
 // not help. Then the error is a *refusedError.
 func freezeAll(ctx context.Context, l layouts) ([]Frozen, error) {
 	for begun := time.Now(); ; {
-		frozen, err := freeze(ctx, l.from, l.number)
+		frozen, err := freezeShards(ctx, l.from, l.number)
 		var busy *busyError
 		switch {
 		case !errors.As(err, &busy):
 			return frozen, err
-		case busy.lasts() || time.Since(begun) >= refusedFor:
+		case busy.isLasting() || time.Since(begun) >= refusedFor:
 			return nil, &refusedError{busy}
 		}
 		if err := sleep.For(ctx, pollEvery/4); err != nil {
@@ -387,11 +387,11 @@ func freezeAll(ctx context.Context, l layouts) ([]Frozen, error) {
 	}
 }
 
-// restart ends an attempt, and begins the next with the rest of its patience. The marks of the ended attempt are taken away
-// by the next look.
-func (d *Driver) restart(ctx context.Context, name string, l layouts) error {
+// restartAttempt ends an attempt, and begins the next with the rest of its patience. The next look takes the marks of the
+// ended attempt away.
+func (d *Driver) restartAttempt(ctx context.Context, name string, l layouts) error {
 	ended := false
-	_, err := change(ctx, d.Client.Registry(), name, func(entry *protocol.RegistryEntry) error {
+	_, err := changeEntry(ctx, d.Client.Registry(), name, func(entry *protocol.RegistryEntry) error {
 		if ended = entry.Reshard != nil && entry.Reshard.Layout == l.number; !ended {
 			return nil
 		}
@@ -403,7 +403,7 @@ func (d *Driver) restart(ctx context.Context, name string, l layouts) error {
 	if err != nil || !ended {
 		return err
 	}
-	return forget(ctx, l.to)
+	return forgetShards(ctx, l.to)
 }
 
 // giveUp cancels a reshard whose patience is over, or that a move prevents.
@@ -419,7 +419,7 @@ func (d *Driver) giveUp(ctx context.Context, name string, r protocol.Reshard, f 
 	if f.refused != nil {
 		why = f.refused.Error()
 	}
-	err := cancel(ctx, d.Client, name, r.Layout, d.By, why)
+	err := cancelAttempt(ctx, d.Client, name, r.Layout, d.By, why)
 	if errors.Is(err, ErrNone) || errors.Is(err, ErrFlipped) {
 		return nil // another driver was first
 	}
@@ -437,7 +437,7 @@ func (d *Driver) copyAll(ctx context.Context, l layouts) error {
 	// A failover may have forgotten that a shard is frozen, or closed. It is made so again, and otherwise nothing happens.
 	frozen, err := freezeAll(ctx, l)
 	if err == nil {
-		err = prepare(ctx, l.to, l.from)
+		err = prepareShards(ctx, l.to, l.from)
 	}
 	if err == nil {
 		err = setFloors(ctx, l.to, l.from, frozen)
@@ -483,15 +483,15 @@ func (d *Driver) copyAll(ctx context.Context, l layouts) error {
 	return errs
 }
 
-// end drops what is left of the old shards, and ends the reshard.
-func (d *Driver) end(ctx context.Context, name string, entry protocol.RegistryEntry, l layouts, at []int64) error {
+// endReshard drops the frozen jobs of the old shards, and ends the reshard.
+func (d *Driver) endReshard(ctx context.Context, name string, entry protocol.RegistryEntry, l layouts, at []int64) error {
 	for i, s := range l.from.All() {
-		if err := drop(ctx, s, l.number, at[i]); err != nil {
+		if err := dropShard(ctx, s, l.number, at[i]); err != nil {
 			return fmt.Errorf("shard %s: %w", s, err)
 		}
 	}
 	ended := false
-	was, err := change(ctx, d.Client.Registry(), name, func(now *protocol.RegistryEntry) error {
+	was, err := changeEntry(ctx, d.Client.Registry(), name, func(now *protocol.RegistryEntry) error {
 		if ended = reflect.DeepEqual(now.Was, entry.Was); !ended {
 			return nil // another driver was first
 		}

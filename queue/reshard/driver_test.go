@@ -60,6 +60,16 @@ func (r *world) driver(c *protocol.Client) *Driver {
 	}
 }
 
+// drive drives a reshard to its end, which must come within a minute.
+func (r *world) drive(d *Driver, name string) {
+	r.Helper()
+	ctx, stop := context.WithTimeout(r.Context(), time.Minute)
+	defer stop()
+	if d.Drive(ctx, name); ctx.Err() != nil && r.Context().Err() == nil {
+		r.Errorf("the reshard of %s does not end: %+v", name, r.entry(name))
+	}
+}
+
 // queue registers a queue.
 func (r *world) queue(name string, shards int) *protocol.Queue {
 	r.Helper()
@@ -175,7 +185,7 @@ func TestDrive(t *testing.T) {
 		if again, err := Begin(t.Context(), r.client, Request{Queue: "orders", Shards: shards}); again || err != nil || !begun {
 			t.Fatalf("got begun %t and again %t, %v", begun, again, err)
 		}
-		r.driver(r.client).Drive(t.Context(), "orders")
+		r.drive(r.driver(r.client), "orders")
 		e := r.entry("orders")
 		if e.Shards != shards || e.Layout != i+2 || e.Reshard != nil || e.Copying() || len(e.Was) != i+1 {
 			t.Fatalf("got the entry %+v", e)
@@ -254,7 +264,7 @@ func TestReshardEveryStop(t *testing.T) {
 			kill()
 			survived := k.left.Load() > 0
 			if !survived {
-				r.driver(r.client).Drive(t.Context(), name)
+				r.drive(r.driver(r.client), name)
 			}
 			if e := r.entry(name); e.Shards != 2 || e.Reshard != nil || e.Copying() {
 				t.Fatalf("killed after %d requests: got the entry %+v", n, e)
@@ -299,7 +309,7 @@ func TestPatience(t *testing.T) {
 	if p.Phase != Draining || p.From != 2 || p.To != 5 || len(p.Calls) == 0 || p.Calls[0].Instance != "n1/1.1" {
 		t.Errorf("got progress %+v", p)
 	}
-	r.driver(r.client).Drive(ctx, "orders")
+	r.drive(r.driver(r.client), "orders")
 	if e := r.entry("orders"); e.Reshard != nil || e.Tried != 2 || e.Shards != 2 || e.Layout != 1 {
 		t.Errorf("got the entry %+v", e)
 	}
@@ -317,7 +327,7 @@ func TestPatience(t *testing.T) {
 	r.must(err)
 	_, err = Begin(ctx, r.client, Request{Queue: "orders", Shards: 5})
 	r.must(err)
-	r.driver(r.client).Drive(ctx, "orders")
+	r.drive(r.driver(r.client), "orders")
 	if e := r.entry("orders"); e.Shards != 5 || e.Layout != 3 || e.Tried != 0 {
 		t.Errorf("got the entry %+v", e)
 	}
@@ -342,7 +352,7 @@ func TestDeadOwner(t *testing.T) {
 	r.must(err)
 	d := r.driver(r.client)
 	d.dead = map[string]time.Time{"n1/1.1": time.Now().Add(-time.Minute)} // seen for longer than a ttl
-	d.Drive(ctx, "orders")
+	r.drive(d, "orders")
 	r.checkHandled(r.handle("orders"), map[string][]string{"a": {"1"}, "b": {"1"}, "c": {"1"}})
 }
 
@@ -358,7 +368,7 @@ func TestCancel(t *testing.T) {
 	}
 	_, err := Begin(ctx, r.client, Request{Queue: "orders", Shards: 5})
 	r.must(err)
-	_, err = freeze(ctx, q, 2)
+	_, err = freezeShards(ctx, q, 2)
 	r.must(err)
 	p, err := Read(ctx, r.client, "orders")
 	if r.must(err); p.Phase != Freezing {
@@ -367,9 +377,9 @@ func TestCancel(t *testing.T) {
 	r.must(Cancel(ctx, r.client, "orders", changes.Who{Name: "ann"}, ""))
 	r.push(q, "a:2", "b:1")
 	// A late freeze of the cancelled attempt is thawed by the next driver.
-	_, err = freeze(ctx, q, 2)
+	_, err = freezeShards(ctx, q, 2)
 	r.must(err)
-	r.driver(r.client).Drive(ctx, "orders")
+	r.drive(r.driver(r.client), "orders")
 	r.checkHandled(r.handle("orders"), map[string][]string{"a": {"1", "2"}, "b": {"1"}})
 	if got := r.lines(); len(got) != 2 || got[1] != `cancel reshard {"shards":5} {"shards":2}` {
 		t.Errorf("got the changes %q", got)
@@ -503,9 +513,9 @@ func TestStalledDriverThawsNothing(t *testing.T) {
 	stalled.DB().ForTests().AddHook(&stall{func() {
 		_, err := Begin(t.Context(), r.client, Request{Queue: "orders", Shards: 3})
 		r.must(err)
-		r.driver(r.client).Drive(t.Context(), "orders")
+		r.drive(r.driver(r.client), "orders")
 	}})
-	r.driver(stalled).Drive(t.Context(), "orders")
+	r.drive(r.driver(stalled), "orders")
 	if e := r.entry("orders"); e.Shards != 3 || e.Layout != 2 {
 		t.Fatalf("got the entry %+v", e)
 	}
@@ -532,7 +542,7 @@ func TestLateCancelOfAnAttempt(t *testing.T) {
 	first := begin()
 	r.must(Cancel(t.Context(), r.client, "orders", changes.Who{}, ""))
 	second := begin()
-	if err := cancel(t.Context(), r.client, "orders", first, changes.Who{}, ""); !errors.Is(err, ErrNone) {
+	if err := cancelAttempt(t.Context(), r.client, "orders", first, changes.Who{}, ""); !errors.Is(err, ErrNone) {
 		t.Errorf("got %v, want ErrNone", err)
 	}
 	if e := r.entry("orders"); e.Reshard == nil || e.Reshard.Layout != second {
@@ -569,7 +579,7 @@ func TestForgottenFreezeAtTheEnd(t *testing.T) {
 	r.must(err)
 	late := pushThrough(t, q.Of("id-0"), lowkiq.Push{ID: "id-0", Payload: []byte("3")})
 	want["id-0"] = append(want["id-0"], late)
-	d.Drive(ctx, "orders")
+	r.drive(d, "orders")
 	r.must(ctx.Err())
 	if e := r.entry("orders"); e.Copying() || e.Shards != 2 {
 		t.Fatalf("got the entry %+v", e)
@@ -620,7 +630,7 @@ func TestBusyShards(t *testing.T) {
 			}
 			return false
 		}})
-		r.driver(driving).Drive(ctx, name)
+		r.drive(r.driver(driving), name)
 		p, err := Read(ctx, r.client, name)
 		r.must(err)
 		if p.UnderWay() || !strings.Contains(p.Cancelled, c.why) {
@@ -646,8 +656,8 @@ func TestCancelledAttemptLeavesNothing(t *testing.T) {
 		_, entry, err := r.client.Registry().Stored(ctx, "orders")
 		r.must(err)
 		l, _ := layoutsOf(r.client.Registry(), "orders", entry)
-		r.must(prepare(ctx, l.to, l.from))
-		frozen, err := freeze(ctx, l.from, l.number)
+		r.must(prepareShards(ctx, l.to, l.from))
+		frozen, err := freezeShards(ctx, l.from, l.number)
 		r.must(err)
 		r.must(setFloors(ctx, l.to, l.from, frozen))
 		return l
@@ -661,9 +671,9 @@ func TestCancelledAttemptLeavesNothing(t *testing.T) {
 		}
 	}
 	l := attempt()
-	r.must(d.restart(ctx, "orders", l))
+	r.must(d.restartAttempt(ctx, "orders", l))
 	keys("restarted", l.number)
-	r.must(thaw(ctx, l.from, l.number))
+	r.must(thawShards(ctx, l.from, l.number))
 	l = attempt()
 	r.must(Cancel(ctx, r.client, "orders", changes.Who{}, ""))
 	keys("cancelled", l.number)
@@ -695,7 +705,7 @@ func TestFlightsWithoutOwner(t *testing.T) {
 	}
 	_, err := Begin(ctx, r.client, Request{Queue: "orders", Shards: 5, Patience: 2 * time.Second})
 	r.must(err)
-	r.driver(r.client).Drive(ctx, "orders")
+	r.drive(r.driver(r.client), "orders")
 	if e := r.entry("orders"); e.Shards != 5 {
 		t.Errorf("got the entry %+v", e)
 	}
@@ -718,10 +728,10 @@ func TestManySources(t *testing.T) {
 	fill(maxSources)
 	r.must(checkSources(ctx, r.client, "orders", r.entry("orders")))
 	begun := time.Now()
-	_, err := freeze(ctx, q, 2)
+	_, err := freezeShards(ctx, q, 2)
 	r.must(err)
 	t.Logf("a freeze of a shard with %d sources took %s", maxSources, time.Since(begun))
-	r.must(thaw(ctx, q, 2))
+	r.must(thawShards(ctx, q, 2))
 	r.must(rdb.HSet(ctx, q.Shard(1).Keys().From, "import/old", 7).Err())
 	if err := checkSources(ctx, r.client, "orders", r.entry("orders")); !errors.Is(err, ErrBusy) {
 		t.Errorf("got %v, want that too many sources are known", err)
@@ -731,7 +741,7 @@ func TestManySources(t *testing.T) {
 		t.Errorf("got %v, want that jobs are moving in", err)
 	}
 	fill(maxSources + 1)
-	for _, err := range []error{checkSources(ctx, r.client, "orders", r.entry("orders")), func() error { _, err := freeze(ctx, q, 2); return err }()} {
+	for _, err := range []error{checkSources(ctx, r.client, "orders", r.entry("orders")), func() error { _, err := freezeShards(ctx, q, 2); return err }()} {
 		if err == nil || !strings.Contains(err.Error(), "knows the numbers of more than 50000 sources of deliveries, which is the maximum") {
 			t.Errorf("got %v, want that too many sources are known", err)
 		}

@@ -74,14 +74,14 @@ func Measure(ctx context.Context, c *protocol.Client, r Request) (Estimate, erro
 	}
 	q := c.Registry().Unlisted(r.Queue, entry)
 	e := Estimate{From: entry.Shards, To: r.Shards}
-	if err := e.count(ctx, c, q); err != nil {
+	if err := e.countContents(ctx, c, q); err != nil {
 		return e, err
 	}
 	s, err := takeSample(ctx, c, q)
 	if err != nil {
 		return e, err
 	}
-	e.compute(s)
+	e.computeCosts(s)
 	return e, e.readRoom(ctx, c)
 }
 
@@ -107,8 +107,8 @@ func roundUp(d time.Duration) time.Duration {
 	return d.Truncate(10*time.Second) + 10*time.Second
 }
 
-// count counts what the shards hold.
-func (e *Estimate) count(ctx context.Context, c *protocol.Client, q *protocol.Queue) error {
+// countContents counts what the shards hold.
+func (e *Estimate) countContents(ctx context.Context, c *protocol.Client, q *protocol.Queue) error {
 	now, err := c.Time(ctx)
 	if err != nil {
 		return err
@@ -151,7 +151,7 @@ type sample struct {
 // mean is a mean of sizes.
 type mean struct{ n, bytes int64 }
 
-func (m *mean) add(texts ...string) {
+func (m *mean) addSizes(texts ...string) {
 	m.n++
 	for _, text := range texts {
 		m.bytes += int64(len(text))
@@ -181,30 +181,30 @@ func takeSample(ctx context.Context, c *protocol.Client, q *protocol.Queue) (s s
 		if took := time.Since(begun); s.trip == 0 || took < s.trip {
 			s.trip = took
 		}
-		for id, record := range scanned(replies[0]) {
+		for id, record := range fieldsOf(replies[0]) {
 			if id == "" {
 				continue // no job, see claim.lua
 			}
 			if record != "" && record[0] >= 'A' && record[0] <= 'Z' {
 				return s, fmt.Errorf("queue %q: %w: job %q is stored in a form of a later release; run that release on every node first", q.Name, ErrBusy, id)
 			}
-			s.job.add(id, record)
+			s.job.addSizes(id, record)
 		}
 		for _, member := range redisdb.Texts(replies[1]) {
-			s.spilled.add(member)
+			s.spilled.addSizes(member)
 		}
-		for id, record := range scanned(replies[2]) {
-			s.morgue.add(id, record)
+		for id, record := range fieldsOf(replies[2]) {
+			s.morgue.addSizes(id, record)
 		}
-		for id, state := range scanned(replies[3]) {
-			s.state.add(id, state)
+		for id, state := range fieldsOf(replies[3]) {
+			s.state.addSizes(id, state)
 		}
 	}
 	return s, nil
 }
 
-// scanned returns the fields of an answer of HSCAN.
-func scanned(reply any) map[string]string {
+// fieldsOf returns the fields of an answer of HSCAN.
+func fieldsOf(reply any) map[string]string {
 	parts := redisdb.List(reply)
 	if len(parts) != 2 {
 		return nil
@@ -212,8 +212,8 @@ func scanned(reply any) map[string]string {
 	return redisdb.Map(parts[1])
 }
 
-// compute computes bytes, memory and pause.
-func (e *Estimate) compute(s sample) {
+// computeCosts computes bytes, memory and pause.
+func (e *Estimate) computeCosts(s sample) {
 	e.Bytes = s.job.of(e.Jobs) + s.spilled.of(e.Spilled)
 	moved := e.Bytes + s.morgue.of(e.Morgue) + s.state.of(e.States)
 	e.Memory = moved + int64(e.Jobs)*jobMemory + int64(e.Spilled)*spilledMemory + int64(e.Morgue)*morgueMemory + int64(e.States)*stateMemory

@@ -186,7 +186,7 @@ func (f *facts) countOld(all []shardFacts, number int, isDead func(instance stri
 			continue
 		}
 		f.busy++
-		if s.busy.waits() {
+		if !s.busy.hasFlights() {
 			f.why = cmp.Or(f.why, s.busy.Error())
 			continue
 		}

@@ -113,7 +113,7 @@ func TestReshardWhileSlotsMove(t *testing.T) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			r.driver(r.open()).Drive(t.Context(), "orders")
+			r.drive(r.driver(r.open()), "orders")
 		}()
 		all := append(l.from.All(), l.to.All()...)
 		for i := 0; ; i++ {
@@ -183,7 +183,7 @@ func TestReshardOverFailover(t *testing.T) {
 			kill.left.Store(takes)
 			kill.is = kill.isTake(driving.DB().Scripts.Take.SHA())
 			driving.DB().ForTests().AddHook(kill)
-			r.driver(driving).Drive(t.Context(), "orders")
+			r.drive(r.driver(driving), "orders")
 			if kill.left.Load() > 0 {
 				t.Fatal("the master was not killed")
 			}
@@ -229,7 +229,7 @@ func TestReshardOfAFullRedis(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		d.Drive(ctx, "orders")
+		r.drive(d, "orders")
 	}()
 	for end := time.Now().Add(time.Minute); full.Load() < 3; _ = sleep.For(ctx, 10*time.Millisecond) {
 		if time.Now().After(end) {
@@ -293,7 +293,7 @@ func TestDeliveryOverAReshard(t *testing.T) {
 	_, err = old.Push(ctx, lowkiq.Push{ID: "b", Payload: []byte("1")}) // the sender learns of the flip
 	r.must(err)
 	losing(2)
-	d.Drive(ctx, "orders")
+	r.drive(d, "orders")
 	for number := int64(1); number <= 2; number++ {
 		if err := deliver(number); !errors.Is(err, protocol.ErrDelivered) {
 			t.Errorf("delivery %d after the reshard: got %v, want ErrDelivered", number, err)

@@ -94,7 +94,7 @@ func TestPushesWhileJobsMove(t *testing.T) {
 	for _, shards := range []int{64, 20, 7} {
 		_, err := Begin(t.Context(), r.client, Request{Queue: "orders", Shards: shards})
 		r.must(err)
-		r.driver(r.client).Drive(t.Context(), "orders")
+		r.drive(r.driver(r.client), "orders")
 		report, err := audit.Run(t.Context(), r.open(), audit.Config{})
 		r.must(err)
 		for _, fault := range report.Faults {

@@ -65,7 +65,7 @@ func Read(ctx context.Context, c *protocol.Client, name string) (Progress, error
 	if err != nil {
 		return Progress{}, err
 	}
-	p, err := read(ctx, c, name, entry)
+	p, err := readProgress(ctx, c, name, entry)
 	if err == nil && !p.UnderWay() && entry.Tried > entry.Layout {
 		lines, _, err := changes.In(c.DB()).Read(ctx, changes.Query{Queue: name, Action: ActionCancel, Limit: 1, Look: maxLook})
 		if err == nil && len(lines) == 1 {
@@ -85,7 +85,7 @@ func ReadAll(ctx context.Context, c *protocol.Client, entries map[string]protoco
 		if entry.Reshard == nil && !entry.Copying() {
 			continue
 		}
-		p, err := read(ctx, c, name, entry)
+		p, err := readProgress(ctx, c, name, entry)
 		if err != nil {
 			return nil, err
 		}
@@ -94,8 +94,8 @@ func ReadAll(ctx context.Context, c *protocol.Client, entries map[string]protoco
 	return all, nil
 }
 
-// read returns the progress that an entry and its shards show.
-func read(ctx context.Context, c *protocol.Client, name string, entry protocol.RegistryEntry) (Progress, error) {
+// readProgress returns the progress that an entry and its shards show.
+func readProgress(ctx context.Context, c *protocol.Client, name string, entry protocol.RegistryEntry) (Progress, error) {
 	p := Progress{Phase: None, From: entry.Shards}
 	l, underWay := layoutsOf(c.Registry(), name, entry)
 	if !underWay {

@@ -52,11 +52,11 @@ func (e *busyError) Error() string {
 	return text
 }
 
-// lasts reports whether waiting does not help.
-func (e *busyError) lasts() bool { return e.why == whyMove || e.why == whySources }
+// isLasting reports whether waiting does not help.
+func (e *busyError) isLasting() bool { return e.why == whyMove || e.why == whySources }
 
-// waits reports whether the shard is busy for another reason than jobs of a live or dead node.
-func (e *busyError) waits() bool { return e.why != "in flight" && e.why != "a recovery" }
+// hasFlights reports whether a node, live or dead, has jobs of the shard.
+func (e *busyError) hasFlights() bool { return e.why == "in flight" || e.why == "a recovery" }
 
 // otherMarkError says that a shard was frozen by another attempt. A thaw by the number of that attempt ends it.
 type otherMarkError struct {
@@ -68,10 +68,10 @@ func (e *otherMarkError) Error() string {
 	return fmt.Sprintf("shard %s is frozen for layout %d, by another attempt", e.shard, e.layout)
 }
 
-// freeze takes the shards of a queue out of use. layout is the number of the layout to which their jobs move. The error is a
+// freezeShards takes the shards of a queue out of use. layout is the number of the layout to which their jobs move. The error is a
 // *busyError if flights are not over, and an *otherMarkError if another attempt has frozen a shard. Some shards may be frozen
 // then.
-func freeze(ctx context.Context, q *protocol.Queue, layout int) ([]Frozen, error) {
+func freezeShards(ctx context.Context, q *protocol.Queue, layout int) ([]Frozen, error) {
 	frozen := make([]Frozen, q.Shards)
 	for part := range slices.Chunk(q.All(), 200) {
 		if err := freezeSome(ctx, part, layout, func(s *protocol.Shard, f Frozen) { frozen[s.Index] = f }); err != nil {
@@ -117,9 +117,9 @@ func freezeSome(ctx context.Context, shards []*protocol.Shard, layout int, keep 
 	return protocol.RunEach(ctx, shards[0].DB().Scripts.Freeze, shards, func(s *protocol.Shard) []any { return []any{"freeze", mark, "quiet", oldest[s]} }, see)
 }
 
-// thaw gives shards back, byte for byte, if they were frozen for this layout. Before, the entry of the queue must say that
+// thawShards gives shards back, byte for byte, if they were frozen for this layout. Before, the entry of the queue must say that
 // nobody moves jobs to that layout.
-func thaw(ctx context.Context, q *protocol.Queue, layout int) error {
+func thawShards(ctx context.Context, q *protocol.Queue, layout int) error {
 	return protocol.RunEach(ctx, q.Shard(0).DB().Scripts.Freeze, q.All(), func(*protocol.Shard) []any { return []any{"thaw", protocol.MovedMark(layout)} },
 		func(*protocol.Shard, []any) error { return nil })
 }
@@ -127,8 +127,8 @@ func thaw(ctx context.Context, q *protocol.Queue, layout int) error {
 // keptFor is how long the numbers of sources and the journal of a former layout stay, in ms.
 const keptFor = 31 * 24 * 3600 * 1000
 
-// drop deletes the jobs of a shard that was frozen at this time. All shards that got them must be open.
-func drop(ctx context.Context, from *protocol.Shard, layout int, at int64) error {
+// dropShard deletes the jobs of a shard that was frozen at this time. All shards that got them must be open.
+func dropShard(ctx context.Context, from *protocol.Shard, layout int, at int64) error {
 	return protocol.RunEach(ctx, from.DB().Scripts.Freeze, []*protocol.Shard{from}, func(*protocol.Shard) []any { return []any{"drop", protocol.MovedMark(layout), keptFor, at} },
 		func(_ *protocol.Shard, answer []any) error {
 			if answer[0] != "OK" {
@@ -138,10 +138,10 @@ func drop(ctx context.Context, from *protocol.Shard, layout int, at int64) error
 		})
 }
 
-// related returns the shards of a layout with n shards that have ids in common with a shard of a layout with other shards: from
+// relatives returns the shards of a layout with n shards that have ids in common with a shard of a layout with other shards: from
 // first to last. They are the parents of a new shard, or the children of an old shard. Each shard has a range of the hashes of
 // ids, see lowkiq.ShardOf. So a shard has few relatives, whatever the numbers are.
-func related(index, other, n int) (first, last int) {
+func relatives(index, other, n int) (first, last int) {
 	begin := func(i int) uint64 { return (uint64(i)<<32 + uint64(other) - 1) / uint64(other) } // the lowest hash of shard i
 	in := func(hash uint64) int { return int(hash * uint64(n) >> 32) }
 	return in(begin(index)), in(begin(index+1) - 1)
@@ -174,20 +174,20 @@ func takeError(s *protocol.Shard, answer []any) error {
 	return fmt.Errorf("take answered %v", answer)
 }
 
-// prepare closes the shards of the new layout that were never open.
-func prepare(ctx context.Context, to, from *protocol.Queue) error {
+// prepareShards closes the shards of the new layout that were never open.
+func prepareShards(ctx context.Context, to, from *protocol.Queue) error {
 	return prepareSome(ctx, to.All(), to.Shards, from.Shards)
 }
 
 func prepareSome(ctx context.Context, shards []*protocol.Shard, total, parents int) error {
 	return runTake(ctx, shards, func(s *protocol.Shard) []any {
-		first, last := related(s.Index, total, parents)
+		first, last := relatives(s.Index, total, parents)
 		return []any{"prepare", last - first + 1}
 	})
 }
 
-// forget deletes the shards of an attempt that its entry does not have any more. A shard with jobs stays.
-func forget(ctx context.Context, to *protocol.Queue) error {
+// forgetShards deletes the shards of an attempt that its entry does not have any more. A shard with jobs stays.
+func forgetShards(ctx context.Context, to *protocol.Queue) error {
 	return runTake(ctx, to.All(), func(*protocol.Shard) []any { return []any{"forget"} })
 }
 
@@ -195,7 +195,7 @@ func forget(ctx context.Context, to *protocol.Queue) error {
 // jobs of their parents have waited.
 func setFloors(ctx context.Context, to, from *protocol.Queue, frozen []Frozen) error {
 	return setFloorsOf(ctx, to.All(), func(s *protocol.Shard) []Frozen {
-		first, last := related(s.Index, to.Shards, from.Shards)
+		first, last := relatives(s.Index, to.Shards, from.Shards)
 		return frozen[first : last+1]
 	})
 }
@@ -262,7 +262,7 @@ func readPassed(ctx context.Context, from, to *protocol.Queue, at []int64) ([]pa
 		var cmds []redisdb.Cmd
 		var parents []int
 		for _, s := range part {
-			first, last := related(s.Index, to.Shards, from.Shards)
+			first, last := relatives(s.Index, to.Shards, from.Shards)
 			for p := first; p <= last; p++ {
 				cmds, parents = append(cmds, redisdb.Cmd{"HGET", s.Keys().From, sourceOf(p)}), append(parents, p)
 			}

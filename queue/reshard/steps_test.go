@@ -71,8 +71,8 @@ func (r *rig) next(shards int) *protocol.Queue {
 func (r *rig) prepare(shards int) (to *protocol.Queue, frozen []Frozen) {
 	r.Helper()
 	to = r.next(shards)
-	r.noErr(prepare(r.ctx, to, r.q))
-	frozen, err := freeze(r.ctx, r.q, to.Layout())
+	r.noErr(prepareShards(r.ctx, to, r.q))
+	frozen, err := freezeShards(r.ctx, r.q, to.Layout())
 	r.noErr(err)
 	r.noErr(setFloors(r.ctx, to, r.q, frozen))
 	return to, frozen
@@ -117,7 +117,7 @@ func (r *rig) finish(to *protocol.Queue, frozen []Frozen) {
 	}
 	at := r.frozenAt()
 	for i, s := range r.q.All() {
-		r.noErr(drop(r.ctx, s, to.Layout(), at[i]))
+		r.noErr(dropShard(r.ctx, s, to.Layout(), at[i]))
 	}
 	r.q = to
 }
@@ -454,8 +454,8 @@ func TestRelated(t *testing.T) {
 	for _, c := range [][2]int{{1, 1}, {1, 7}, {5, 7}, {7, 5}, {16, 64}, {64, 20}, {1000, 1001}, {lowkiq.MaxShards, 3}, {3, lowkiq.MaxShards}} {
 		edges := 0
 		for i := range min(c[0], 2000) {
-			first, last := related(i, c[0], c[1])
-			back, _ := related(first, c[1], c[0])
+			first, last := relatives(i, c[0], c[1])
+			back, _ := relatives(first, c[1], c[0])
 			if edges += last - first + 1; first > last || back > i {
 				t.Fatalf("%v: shard %d is related to %d-%d, and %d is to %d", c, i, first, last, first, back)
 			}
@@ -463,7 +463,7 @@ func TestRelated(t *testing.T) {
 		for range 20000 {
 			id := fmt.Sprint(rand.Uint64())
 			p := lowkiq.ShardOf(id, c[0])
-			if first, last := related(p, c[0], c[1]); lowkiq.ShardOf(id, c[1]) < first || lowkiq.ShardOf(id, c[1]) > last {
+			if first, last := relatives(p, c[0], c[1]); lowkiq.ShardOf(id, c[1]) < first || lowkiq.ShardOf(id, c[1]) > last {
 				t.Fatalf("%v: id %s goes from %d to %d, want %d-%d", c, id, p, lowkiq.ShardOf(id, c[1]), first, last)
 			}
 		}
@@ -496,15 +496,15 @@ func TestThawGivesBack(t *testing.T) {
 		r.fill()
 		before := r.dump(r.q)
 		to := r.next(7)
-		first, err := freeze(r.ctx, r.q, to.Layout())
+		first, err := freezeShards(r.ctx, r.q, to.Layout())
 		r.noErr(err)
-		again, err := freeze(r.ctx, r.q, to.Layout())
+		again, err := freezeShards(r.ctx, r.q, to.Layout())
 		r.noErr(err)
 		if !slices.Equal(first, again) {
 			t.Errorf("frozen again: got %v, want %v", again, first)
 		}
 		var other *otherMarkError
-		if _, err := freeze(r.ctx, r.q, 9); !errors.As(err, &other) || other.layout != to.Layout() {
+		if _, err := freezeShards(r.ctx, r.q, 9); !errors.As(err, &other) || other.layout != to.Layout() {
 			t.Errorf("frozen by another attempt: got %v", err)
 		}
 		frozen := r.dump(r.q)
@@ -512,18 +512,18 @@ func TestThawGivesBack(t *testing.T) {
 		dropNothing := func(why string, layout int, at int64) {
 			t.Helper()
 			before := r.dump(r.q)
-			if err := drop(r.ctx, r.q.Shard(0), layout, at); err == nil || !maps.Equal(r.dump(r.q), before) {
+			if err := dropShard(r.ctx, r.q.Shard(0), layout, at); err == nil || !maps.Equal(r.dump(r.q), before) {
 				t.Errorf("a drop of a shard %s: got %v, want that it is refused and changes nothing", why, err)
 			}
 		}
 		dropNothing("with the mark of another layout", 9, at[0])
 		dropNothing("that was frozen again", to.Layout(), at[0]-1)
-		r.noErr(thaw(r.ctx, r.q, 9))
+		r.noErr(thawShards(r.ctx, r.q, 9))
 		if !maps.Equal(r.dump(r.q), frozen) {
 			t.Error("a thaw by another number has changed something")
 		}
-		r.noErr(thaw(r.ctx, r.q, to.Layout()))
-		r.noErr(thaw(r.ctx, r.q, to.Layout()))
+		r.noErr(thawShards(r.ctx, r.q, to.Layout()))
+		r.noErr(thawShards(r.ctx, r.q, to.Layout()))
 		dropNothing("without a mark", to.Layout(), at[0])
 		if got := r.dump(r.q); !maps.Equal(got, before) {
 			for key := range before {
@@ -573,7 +573,7 @@ func TestFreezeRefusesABusyShard(t *testing.T) {
 	r.noErr(err)
 	before := r.dump(r.q)
 	var busy *busyError
-	if _, err := freeze(r.ctx, r.q, 2); !errors.As(err, &busy) || !slices.Equal(busy.ids, []string{"a"}) {
+	if _, err := freezeShards(r.ctx, r.q, 2); !errors.As(err, &busy) || !slices.Equal(busy.ids, []string{"a"}) {
 		t.Fatalf("got %v, want that a is in flight", err)
 	}
 	if !maps.Equal(r.dump(r.q), before) {
@@ -582,20 +582,20 @@ func TestFreezeRefusesABusyShard(t *testing.T) {
 	_, err = claim.Ack(r.ctx, protocol.Acks{Flight: p.Flight, IDs: []string{"a"}})
 	r.noErr(err)
 	r.noErr(r.rdb.HSet(r.ctx, r.q.Shard(0).Keys().Parked, "left", "x").Err())
-	if _, err := freeze(r.ctx, r.q, 2); !errors.As(err, &busy) || !strings.Contains(err.Error(), "left") {
+	if _, err := freezeShards(r.ctx, r.q, 2); !errors.As(err, &busy) || !strings.Contains(err.Error(), "left") {
 		t.Fatalf("got %v, want that a payload is parked", err)
 	}
 	r.noErr(r.rdb.Del(r.ctx, r.q.Shard(0).Keys().Parked).Err())
 	// An import or an export that begins after the reshard is refused by the shard itself.
 	for _, field := range []string{"import/old", "export"} {
 		r.noErr(r.rdb.HSet(r.ctx, r.q.Shard(0).Keys().From, field, 7).Err())
-		if _, err := freeze(r.ctx, r.q, 2); !errors.As(err, &busy) || !slices.Equal(busy.ids, []string{field}) {
+		if _, err := freezeShards(r.ctx, r.q, 2); !errors.As(err, &busy) || !slices.Equal(busy.ids, []string{field}) {
 			t.Fatalf("got %v, want that %s is under way", err, field)
 		}
 		r.noErr(r.rdb.HDel(r.ctx, r.q.Shard(0).Keys().From, field).Err())
 	}
 	r.noErr(r.rdb.HSet(r.ctx, r.q.Shard(0).Keys().From, "import/ended", "x 7", "import/ended\x00a", "1 0 0 0").Err())
-	_, err = freeze(r.ctx, r.q, 2)
+	_, err = freezeShards(r.ctx, r.q, 2)
 	r.noErr(err)
 	if _, err := claim.Pop(r.ctx, protocol.PopRequest{IDs: 1, Bytes: 1 << 20}); !errors.Is(err, lowkiq.ErrFenced) {
 		t.Errorf("pop of a frozen shard: got %v, want ErrFenced", err)
@@ -660,10 +660,10 @@ func withFaults(t *testing.T, r *rig, f *faults, mayFail func(error) bool) {
 	r.rdb.AddHook(f)
 	r.mayFail = mayFail
 	steps := func() error {
-		if err := prepare(r.ctx, to, r.q); err != nil {
+		if err := prepareShards(r.ctx, to, r.q); err != nil {
 			return err
 		}
-		_, err := freeze(r.ctx, r.q, to.Layout())
+		_, err := freezeShards(r.ctx, r.q, to.Layout())
 		if err != nil {
 			return err
 		}
@@ -922,6 +922,24 @@ func TestClosedShardHasNoOwner(t *testing.T) {
 	r.finish(to, frozen)
 	if claims := r.own(protocol.Fresh); len(claims) != 3 {
 		t.Errorf("%d shards are claimed, want 3", len(claims))
+	}
+}
+
+// TestOpenShardStaysOpen: late requests to prepare a shard, or to forget it, do not close it or delete anything.
+func TestOpenShardStaysOpen(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Start(t).URL(), 2)
+	r.push(lowkiq.Push{ID: "a", Payload: []byte("1")})
+	old := r.q
+	to, frozen := r.prepare(3)
+	r.flip(to)
+	r.finish(to, frozen)
+	before := r.dump(to)
+	r.noErr(prepareShards(r.ctx, to, old))
+	r.noErr(setFloors(r.ctx, to, old, frozen))
+	r.noErr(forgetShards(r.ctx, to))
+	if closed, open, err := countOpen(r.ctx, to); err != nil || closed != 0 || open != 3 || !maps.Equal(r.dump(to), before) {
+		t.Errorf("%d shards are closed and %d are open, %v; want that all are open and nothing has changed", closed, open, err)
 	}
 }
 
