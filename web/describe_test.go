@@ -118,6 +118,9 @@ func (d *document) operation(rt route) object {
 		op = append(op, field{"requestBody", d.body(rt)})
 	}
 	responses := object{{"200", d.answer(rt)}}
+	if rt.creates {
+		responses = append(responses, field{"201", d.answer(rt)})
+	}
 	for _, status := range statusesOf(rt) {
 		node := any(object{{"$ref", "#/components/responses/" + strconv.Itoa(status)}})
 		if status == http.StatusInternalServerError && !strings.Contains(rt.pattern, "/api/") {

@@ -126,11 +126,15 @@ func (a *api) handleRoute(rt route) http.Handler {
 		if err == nil {
 			answer, err = rt.serve(w, r)
 		}
+		code := http.StatusOK
+		if of, ok := answer.(createdAnswer); ok {
+			answer, code = of.answer, http.StatusCreated
+		}
 		switch {
 		case err != nil:
 			a.writeError(w, r, err)
 		case answer != nil:
-			writeAs(w, "application/json", http.StatusOK, answer)
+			writeAs(w, "application/json", code, answer)
 		}
 	})
 }

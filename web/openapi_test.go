@@ -173,6 +173,10 @@ func TestNodeKeepsItsDescription(t *testing.T) {
 			t.method == http.MethodDelete && strings.HasSuffix(t.path, "/reshard"):
 			// The job does not run, the entry is there already or is of a file, the queue is owned, or it is not resharded.
 			granted = []int{200, 409}
+		case t.method == http.MethodPut:
+			granted = []int{201}
+		case strings.Contains(t.path, "{workflow}"): // there is none
+			granted = []int{404}
 		case strings.Contains(t.path, "/replies/"), strings.HasSuffix(t.path, "/plan"):
 			granted = []int{200, 404} // nobody has called, and nodes are unknown
 		}

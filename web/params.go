@@ -23,12 +23,13 @@ type param struct {
 
 // The parameters of paths, by the wildcards of patterns.
 var pathParams = map[string]param{
-	"q":     {about: "name of a queue", example: "orders"},
-	"id":    {about: "id of a job; escape all but letters and digits", example: "order-1"},
-	"n":     {about: "name of a node", example: "n1"},
-	"name":  {about: "a profile of package runtime/pprof, or profile, trace, symbol; the query is passed on", example: "goroutine"},
-	"entry": {about: "name of a recurring entry", example: "report"},
-	"token": {about: "the token that the push answered", example: "AAAAAAAAAAAAAAAAAAAAAA"},
+	"q":        {about: "name of a queue", example: "orders"},
+	"id":       {about: "id of a job; escape all but letters and digits", example: "order-1"},
+	"n":        {about: "name of a node", example: "n1"},
+	"name":     {about: "a profile of package runtime/pprof, or profile, trace, symbol; the query is passed on", example: "goroutine"},
+	"entry":    {about: "name of a recurring entry", example: "report"},
+	"workflow": {about: "id of a workflow; escape all but letters and digits", example: "import-42"},
+	"token":    {about: "the token that the push answered", example: "AAAAAAAAAAAAAAAAAAAAAA"},
 }
 
 // The parameters of lists of jobs.
@@ -88,6 +89,10 @@ var (
 		sinceParam,
 		{name: "after", about: "cursor of an answer; gives the changes made since, oldest first; 0 gives all", example: "0"},
 		limitOf("maximum number of changes of an answer"),
+	}
+	workflowsQuery = []param{
+		limitOf("number of workflows of a page, more or less"),
+		{name: "cursor", about: "next of the previous page", example: "3-0"},
 	}
 	daysQuery = []param{
 		ofQueue,

@@ -16,6 +16,7 @@ import (
 	"github.com/lowkiq/lowkiq/queue/remove"
 	"github.com/lowkiq/lowkiq/queue/reshard"
 	"github.com/lowkiq/lowkiq/queue/rules"
+	"github.com/lowkiq/lowkiq/queue/workflow"
 	"github.com/lowkiq/lowkiq/status"
 	"github.com/lowkiq/lowkiq/web/actions"
 	"github.com/lowkiq/lowkiq/wire"
@@ -100,6 +101,12 @@ func problemOfError(err error) *Problem {
 	case errors.Is(err, browse.ErrQuery), errors.Is(err, recurring.ErrSpec):
 		return NewProblem(http.StatusBadRequest, "%v", err)
 	case errors.Is(err, lowkiq.ErrUnknownQueue), errors.Is(err, status.ErrUnknownNode), errors.Is(err, recurring.ErrUnknown):
+		return NewProblem(http.StatusNotFound, "%v", err)
+	case errors.Is(err, workflow.ErrInvalid), errors.Is(err, workflow.ErrTooLarge), errors.Is(err, protocol.ErrFollowUp):
+		return NewProblem(http.StatusBadRequest, "%v", err)
+	case errors.Is(err, workflow.ErrExists), errors.Is(err, workflow.ErrClosed):
+		return NewProblem(http.StatusConflict, "%v", err)
+	case errors.Is(err, workflow.ErrUnknown):
 		return NewProblem(http.StatusNotFound, "%v", err)
 	case errors.Is(err, rules.ErrValue), errors.Is(err, protocol.ErrReserved):
 		return NewProblem(http.StatusBadRequest, "%v", err)

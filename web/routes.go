@@ -42,6 +42,7 @@ type route struct {
 	optional bool      // the body may be missing
 	gives    any       // a value of the answer's type, nil for text
 	media    string    // of the answer; default: JSON
+	creates  bool      // the answer has status 201 if the request has created something, else 200
 	sends    []param   // headers of the answer
 	fails    []int     // statuses of errors, besides those of all routes of its kind
 	role     auth.Role // that a request needs; by default read for GET, and admin for all others
@@ -80,7 +81,7 @@ func (rt route) requiredRole() auth.Role {
 func (a *api) listRoutes() []route {
 	return slices.Concat(
 		inGroup("operate", a.operateRoutes()), inGroup("cluster", a.clusterRoutes()), inGroup("queues", a.queueRoutes()),
-		inGroup("recurring", a.recurringRoutes()), inGroup("jobs", a.jobRoutes()), inGroup("actions", a.actionRoutes()),
+		inGroup("recurring", a.recurringRoutes()), inGroup("workflows", a.workflowRoutes()), inGroup("jobs", a.jobRoutes()), inGroup("actions", a.actionRoutes()),
 	)
 }
 

@@ -18,6 +18,7 @@ type routeCase struct {
 const (
 	ordersPath    = "/api/v1/queues/orders/"
 	recurringPath = "/api/v1/recurring/"
+	workflowsPath = "/api/v1/workflows"
 )
 
 // cases has every route at its best and at its worst.
@@ -259,7 +260,24 @@ var cases = map[string][]routeCase{
 	},
 	"GET /api/v1/queues/{q}/reshard":  {{"none", ordersPath + "reshard", "", 200, []string{`{"queue":"orders","phase":"none","from":`}}},
 	"POST /api/v1/queues/{q}/reshard": {{"dry run", ordersPath + "reshard", `{"shards":7,"dry_run":true}`, 200, []string{`"to":7`, `"estimate":{"jobs":`}}},
-	"GET /api/v1/queues/{q}/outgoing": {{"none", ordersPath + "outgoing", "", 200, []string{`{"queue":"orders","waiting":0,"first":[]}`}}},
+	"GET /api/v1/workflows": {
+		{"none", workflowsPath, "", 200, []string{`{"workflows":[]}`}},
+		{"cursor", workflowsPath + "?cursor=x", "", 400, []string{"must be the cursor of a page before"}},
+		{"limit", workflowsPath + "?limit=0", "", 400, []string{"must be a number from 1"}},
+	},
+	"GET /api/v1/workflows/{workflow}": {{"none", workflowsPath + "/none", "", 404, []string{`no such workflow \"none\"`}}},
+	"PUT /api/v1/workflows/{workflow}": {
+		{"start", workflowsPath + "/w1", `{"jobs":[{"queue":"orders","id":"w1"}],"done":{"queue":"orders","id":"d"}}`, 201, []string{`{"id":"w1","state":"stored","total":1,"done":0,"dead":0,"waiting":0,"running":1,"open":false,"dead_names":[]}`}},
+		{"unknown queue", workflowsPath + "/w2", `{"jobs":[{"queue":"none","id":"w1"}]}`, 404, []string{`unknown queue \"none\"`}},
+		{"unknown name", workflowsPath + "/w2", `{"jobs":[{"queue":"orders","id":"w1","after":["x"]}]}`, 400, []string{`no job of this call has that name`}},
+		{"id", workflowsPath + "/a%20b", `{}`, 400, []string{"without spaces"}},
+		{"forged address", workflowsPath + "/w2", `{"jobs":[{"queue":"orders","id":"w1","reply_to":"fw 1 1 x"}]}`, 400, []string{`unknown field \"reply_to\"`}},
+		{"urgent", workflowsPath + "/w2", `{"jobs":[{"queue":"orders","id":"w1","urgent":true}]}`, 400, []string{"must not be urgent"}},
+	},
+	"POST /api/v1/workflows/{workflow}/jobs":  {{"none", workflowsPath + "/none/jobs", `{"jobs":[{"queue":"orders","id":"w1"}]}`, 404, []string{"no such workflow"}}},
+	"POST /api/v1/workflows/{workflow}/close": {{"none", workflowsPath + "/none/close", "", 404, []string{"no such workflow"}}},
+	"DELETE /api/v1/workflows/{workflow}":     {{"none", workflowsPath + "/none", "", 404, []string{"no such workflow"}}},
+	"GET /api/v1/queues/{q}/outgoing":         {{"none", ordersPath + "outgoing", "", 200, []string{`{"queue":"orders","waiting":0,"first":[]}`}}},
 	"POST /api/v1/queues/{q}/outgoing/drop": {
 		{"none", ordersPath + "outgoing/drop", `{"drop":1}`, 200, []string{`{"dropped":0,"waiting":0}`}},
 		{"not a number", ordersPath + "outgoing/drop", `{"drop":0}`, 400, []string{"drop: must be a whole number of at least 1, got 0"}},

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/lowkiq/lowkiq"
@@ -111,6 +112,11 @@ func (d *decoder) decodePush() (lowkiq.Push, *fault) { return d.decodePushTo(nil
 
 // decodePushTo decodes a job that also names its queue, unless queue is nil.
 func (d *decoder) decodePushTo(queue *string) (lowkiq.Push, *fault) {
+	return d.decodePushWith(queue, nil)
+}
+
+// decodePushWith is decodePushTo for jobs with more fields. more decodes such a field, and reports whether it is one.
+func (d *decoder) decodePushWith(queue *string, more func(key string) (bool, *fault)) (lowkiq.Push, *fault) {
 	var p lowkiq.Push
 	var seen uint8
 	raw := false
@@ -139,8 +145,20 @@ func (d *decoder) decodePushTo(queue *string) (lowkiq.Push, *fault) {
 			*queue, d.field = name, ""
 			return nil
 		}
+		if more != nil {
+			name, at := string(key[1:len(key)-1]), d.pos
+			d.field = name
+			if taken, err := more(name); err != nil {
+				return &fault{max(at, err.pos), err.reason}
+			} else if d.field = ""; taken {
+				return nil
+			}
+		}
 		bit, err := d.fieldBit(key, seen)
 		if err != nil {
+			if more != nil {
+				err.reason = strings.Replace(strings.Replace(err.reason, "(known: id,", "(known: queue, id,", 1), "urgent, header)", "urgent, header, name, after)", 1)
+			}
 			return err
 		}
 		seen |= bit

@@ -36,6 +36,7 @@ type cli struct {
 	Morgue morgueCommand `cmd:"" help:"List jobs that ran out of retries, requeue or delete them."`
 
 	Recurring recurringCommand `cmd:"" help:"List, add, change and pause recurring jobs."`
+	Workflows workflowsCommand `cmd:"" help:"Start, show, list, close and cancel workflows."`
 
 	History  historyCommand  `cmd:"" help:"Show how the runs of an id ended."`
 	Journal  journalCommand  `cmd:"" help:"Show how runs ended, of one queue or all, and follow new runs."`

@@ -23,6 +23,7 @@ import (
 	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/feed"
 	"github.com/lowkiq/lowkiq/internal/process/sleep"
 	"github.com/lowkiq/lowkiq/queue/protocol"
+	"github.com/lowkiq/lowkiq/queue/workflow"
 	"github.com/lowkiq/lowkiq/web"
 	"github.com/lowkiq/lowkiq/wire"
 )
@@ -36,6 +37,8 @@ type pushCommand struct {
 	Shards *int   `placeholder:"N" help:"Shard count: registers the queue if it is new."`
 	Strict bool   `help:"Stop at the first line that is refused."`
 	Skip   int    `placeholder:"N" help:"Skip the first N lines, because they are stored already."`
+
+	Workflow string `placeholder:"ID" help:"Add the jobs to this open workflow. Parts of up to 500 lines are stored or refused as one."`
 
 	Wait time.Duration `placeholder:"TIME" help:"Wait at most this long until the payloads have ended, and print how each has ended and the answer of its handler."`
 	Keep time.Duration `placeholder:"TIME" help:"With --wait: how long replies are kept for lowkiq-node reply. Default: a minute longer than the wait."`
@@ -77,6 +80,9 @@ func (c *pushCommand) Run(s *terminal.Streams, grammar *kong.Context) error {
 		if c.Wait > 0 {
 			return c.callWith(ctx, s, target)
 		}
+		if c.Workflow != "" {
+			return c.pushStream(ctx, s, c.workflowOfNode(target), shards)
+		}
 		return c.pushStream(ctx, s, target, shards)
 	}
 	cfg, err := c.LoadConfig(grammar)
@@ -98,6 +104,9 @@ func (c *pushCommand) Run(s *terminal.Streams, grammar *kong.Context) error {
 	}
 	if c.Wait > 0 {
 		return c.callWith(ctx, s, redisCaller{c, client})
+	}
+	if c.Workflow != "" {
+		return c.pushStream(ctx, s, c.workflowOfRedis(client), q.Shards)
 	}
 	return c.pushStream(ctx, s, q, q.Shards)
 }
@@ -151,6 +160,8 @@ func (c *pushCommand) checkFlags() error {
 		return exit.Fail(exit.Usage, "--id pushes a single job, without files and --skip")
 	case c.Node != "" && (c.Redis != "" || c.Cluster != "" || c.Shards != nil):
 		return exit.Fail(exit.Usage, "--node or LOWKIQ_URL pushes through the API of a node: --redis, --cluster and --shards do not go with it")
+	case c.Workflow != "" && (c.Wait > 0 || c.Urgent):
+		return exit.Fail(exit.Usage, "--wait and --urgent do not go with --workflow")
 	case c.Skip < 0:
 		return exit.Fail(exit.Usage, "--skip is %d; it must be at least 0", c.Skip)
 	case c.Patience <= 0:
@@ -242,6 +253,8 @@ func (c *pushCommand) explainEnd(ctx context.Context, sum feed.Summary, err erro
 		return exit.Quietly(exit.Failed)
 	case errors.Is(err, feed.ErrStrict):
 		return exit.Fail(exit.Failed, "stopped at the refused line; once it is mended, %s", resume)
+	case errors.Is(err, workflow.ErrUnknown), errors.Is(err, workflow.ErrClosed), errors.Is(err, workflow.ErrInvalid), errors.Is(err, workflow.ErrTooLarge):
+		return exit.Fail(exit.Usage, "%w; %s", err, resume)
 	case errors.Is(err, feed.ErrInput):
 		return exit.Fail(exit.Usage, "%w; %s", err, resume)
 	case ctx.Err() != nil:

@@ -291,7 +291,8 @@ func (g *Registry) unknownQueue(name string, entries map[string]RegistryEntry) e
 	if len(entries) == 0 {
 		return fmt.Errorf("%w %q (cluster %q has no queue)", lowkiq.ErrUnknownQueue, name, g.cfg.Cluster)
 	}
-	return fmt.Errorf("%w %q%s", lowkiq.ErrUnknownQueue, name, suggest.Among(name, slices.Sorted(maps.Keys(entries))))
+	known := slices.DeleteFunc(slices.Sorted(maps.Keys(entries)), func(name string) bool { return CheckNotReserved(name) != nil })
+	return fmt.Errorf("%w %q%s", lowkiq.ErrUnknownQueue, name, suggest.Among(name, known))
 }
 
 // Entries reads the entries of all queues that this release can read. It leaves out deleted queues, damaged

@@ -143,6 +143,11 @@ func (c *Client) Patch(ctx context.Context, path, revision string, body any) ([]
 	return c.readAnswer(ctx, http.MethodPatch, path, "application/json", text, "If-Match", revision)
 }
 
+// Put stores body as it is under a path.
+func (c *Client) Put(ctx context.Context, path, contentType string, body []byte) ([]byte, error) {
+	return c.readAnswer(ctx, http.MethodPut, path, contentType, body)
+}
+
 // Delete deletes a resource.
 func (c *Client) Delete(ctx context.Context, path string) ([]byte, error) {
 	return c.readAnswer(ctx, http.MethodDelete, path, "", nil)
