@@ -40,7 +40,11 @@ local function shorten(reply)
   if not stop or #reply - stop <= 1024 then return reply end
   local text = string.sub(reply, stop + 1)
   if string.sub(text, 1, 33) == 'Traceback (most recent call last)' then
-    text = string.match(text, '([^\n]*)%s*$')
+    local to = #text -- a pattern would read a text of spaces once per space
+    while to > 0 and string.byte(text, to) <= 32 do to = to - 1 end
+    local before = to
+    while before > 0 and string.byte(text, before) ~= 10 do before = before - 1 end
+    text = string.sub(text, before + 1, to)
   end
   return string.sub(reply, 1, stop) .. string.sub(text, 1, 1024)
 end
