@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"unicode/utf8"
 )
@@ -211,6 +212,29 @@ func (b *Batch) Answers() map[string]Answered {
 	b.answers.mu.Lock()
 	defer b.answers.mu.Unlock()
 	return maps.Clone(b.answers.byID)
+}
+
+// ChangeFollowUps lets a middleware change the follow-ups that the handler has added so far, for example their headers. A
+// header that it changes must be a new map, because pushes may share maps.
+func (b *Batch) ChangeFollowUps(change func(id string, push *Push)) {
+	if b.answers == nil {
+		return
+	}
+	b.answers.mu.Lock()
+	defer b.answers.mu.Unlock()
+	if b.answers.over {
+		return
+	}
+	for id, one := range b.answers.byID {
+		if len(one.Then) == 0 {
+			continue
+		}
+		one.Then = slices.Clone(one.Then) // Answers has returned the others
+		for i := range one.Then {
+			change(id, &one.Then[i].Push)
+		}
+		b.answers.byID[id] = one
+	}
 }
 
 // EndAnswers returns the answers, by id, after the handler's call has ended. Later answers and notes, of

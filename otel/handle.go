@@ -16,7 +16,8 @@ import (
 
 // Handle returns a middleware that makes a consumer span of each handler call, for node.QueueConfig.Middlewares. The
 // span has a link to the push of each payload with a readable header traceparent. The context of the handler has the
-// span, so pushes and requests of the handler belong to it. A nil provider stands for the global provider.
+// span, so pushes and requests of the handler belong to it. Its follow-ups (lowkiq.Answer.Then) get the headers of the
+// span, unless they have a traceparent of their own. A nil provider stands for the global provider.
 //
 // The push is also the parent of the span if the batch has a single payload and ctx has no span. So such a call is part
 // of the trace of its push, and so is each retry. Other calls begin a trace, because a span has at most one parent.
@@ -38,10 +39,16 @@ func Handle(provider trace.TracerProvider) func(lowkiq.Handler) lowkiq.Handler {
 			}()
 			answer = next.Handle(ctx, batch)
 			returned = true
+			traceFollowUps(ctx, batch)
 			recordAnswer(span, batch, answer)
 			return answer
 		})
 	}
+}
+
+// traceFollowUps adds the trace of a handler call to its follow-ups, as Push does with pushes.
+func traceFollowUps(ctx context.Context, batch *lowkiq.Batch) {
+	batch.ChangeFollowUps(func(_ string, push *lowkiq.Push) { *push = addTrace(ctx, []lowkiq.Push{*push})[0] })
 }
 
 // startCall starts the span of a handler call.

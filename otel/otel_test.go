@@ -18,9 +18,52 @@ import (
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/otel"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/browse"
 )
 
 func job(id, payload string) lowkiq.Push { return lowkiq.Push{ID: id, Payload: []byte(payload)} }
+
+// A follow-up belongs to the handler call that answered with it, with a push middleware in the node and without. So its
+// handler call is part of the same trace.
+func TestTraceThroughFollowUps(t *testing.T) {
+	t.Parallel()
+	w, over := newWorld(t), make(chan struct{})
+	w.addQueue("orders", func(_ context.Context, batch *lowkiq.Batch) error {
+		batch.Answer("order-1").Then("mails", lowkiq.Push{ID: "ann", Payload: []byte("receipt"), Header: map[string]string{"tag": "vip"}}).
+			Then("stock", lowkiq.Push{ID: "own", Header: map[string]string{"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}})
+		return nil
+	})
+	if _, err := w.client.Register(w.ctx, lowkiq.Queue{Name: "stock", Shards: 1}); err != nil {
+		t.Fatal(err)
+	}
+	var header lowkiq.Header
+	w.addQueue("mails", func(_ context.Context, batch *lowkiq.Batch) error {
+		header = batch.Jobs[0].Payloads[0].Header
+		close(over)
+		return nil
+	})
+	ctx, root := w.provider.Tracer("test").Start(w.ctx, "request")
+	w.push(ctx, "orders", job("order-1", "paid"))
+	root.End()
+	w.run(over)
+	orders, mails := w.span("handle orders"), w.span("handle mails")
+	if got, want := mails.SpanContext.TraceID(), root.SpanContext().TraceID(); got != want {
+		t.Errorf("the follow-up is of trace %s, want %s", got, want)
+	}
+	if got, want := mails.Parent.SpanID(), orders.SpanContext.SpanID(); got != want {
+		t.Errorf("the parent of the follow-up's call is %s, want the handler call %s", got, want)
+	}
+	if header.Get("tag") != "vip" || header.Get("hops") != "1" {
+		t.Errorf("got the headers %s, want those of the handler as well", header)
+	}
+	stock, err := w.client.Queue(w.ctx, "stock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found, ok, err := browse.Of(stock.Protocol()).Job(w.ctx, "own"); err != nil || !ok || !strings.Contains(string(found.Payloads[0].Header), "00f067aa0ba902b7") {
+		t.Errorf("got %v, %v, %v, want a follow-up with its own trace", found, ok, err)
+	}
+}
 
 // A push, its handler call, the push of the handler and the call of the next queue are one trace.
 func TestTraceThroughQueues(t *testing.T) {

@@ -101,18 +101,29 @@ func TestJudge(t *testing.T) {
 		results []queue.Result
 		err     error
 		want    outcome
+		rows    []row // rows of the test if nil
 	}{
-		"all are stored":                   {results: result(nil, nil, nil, nil), want: outcome{stored: []int64{1, 2, 3, 4}}},
-		"a full id waits":                  {results: result(queue.ErrTooManyPayloads, nil, unsent, nil), want: outcome{stored: []int64{2, 4}, refused: []refusal{{rows[0], queue.ErrTooManyPayloads, time.Second, false}}}},
-		"it waits longer":                  {results: result(nil, queue.ErrTooManyBytes, nil, nil), want: outcome{stored: []int64{1, 3, 4}, refused: []refusal{{rows[1], queue.ErrTooManyBytes, 8 * time.Second, false}}}},
+		"all are stored":  {results: result(nil, nil, nil, nil), want: outcome{stored: []int64{1, 2, 3, 4}}},
+		"a full id waits": {results: result(queue.ErrTooManyPayloads, nil, unsent, nil), want: outcome{stored: []int64{2, 4}, refused: []refusal{{rows[0], queue.ErrTooManyPayloads, time.Second, false}}}},
+		"it waits longer": {results: result(nil, queue.ErrTooManyBytes, nil, nil), want: outcome{stored: []int64{1, 3, 4}, refused: []refusal{{rows[1], queue.ErrTooManyBytes, 8 * time.Second, false}}}},
+		"an old row gets ten tries": {results: []queue.Result{{Err: other}}, rows: []row{{seq: 5, id: "a", tries: 8, age: 25 * time.Hour}},
+			want: outcome{refused: []refusal{{row{seq: 5, id: "a", tries: 8, age: 25 * time.Hour}, other, time.Minute, false}}}},
+		"an unknown queue gets ten tries": {err: other, rows: []row{{seq: 5, id: "a", tries: 8, age: 25 * time.Hour}, {seq: 6, id: "b", age: 25 * time.Hour}},
+			want: outcome{closed: true, refused: []refusal{{row: row{seq: 5, id: "a", tries: 8, age: 25 * time.Hour}, err: other}}}},
+		"the tenth refusal of a queue": {err: other, rows: []row{{seq: 5, id: "a", tries: 9}, {seq: 6, id: "b", age: 25 * time.Hour}},
+			want: outcome{closed: true, refused: []refusal{{row: row{seq: 5, id: "a", tries: 9}, err: other}, {row: row{seq: 6, id: "b", age: 25 * time.Hour}, err: other, aside: true}}}},
 		"an old row is set aside":          {results: result(nil, nil, nil, other), want: outcome{stored: []int64{1, 2, 3}, refused: []refusal{{rows[3], other, time.Minute, true}}}},
 		"a large row is set aside":         {results: result(queue.ErrPayloadSize, nil, nil, nil), want: outcome{stored: []int64{2, 3, 4}, refused: []refusal{{rows[0], queue.ErrPayloadSize, time.Second, true}}}},
 		"an overtaken row is set aside":    {results: result(other, nil, nil, nil), want: outcome{stored: []int64{2, 3, 4}, refused: []refusal{{rows[0], other, time.Second, true}}}},
 		"Redis answers in part":            {results: result(nil, t.Context().Err(), queue.ErrClosed, unsent), want: outcome{stored: []int64{1, 2}, err: queue.ErrClosed}},
 		"Redis is away":                    {err: queue.ErrClosed, want: outcome{err: queue.ErrClosed}},
-		"the queue is unknown":             {err: other, want: outcome{closed: true, refused: []refusal{{row: rows[0], err: other}, {row: rows[3], err: other, aside: true}}}},
-		"a middleware loses all responses": {results: result(nil), want: outcome{closed: true, refused: []refusal{{row: rows[0], err: errResults}, {row: rows[3], err: errResults, aside: true}}}},
+		"the queue is unknown":             {err: other, want: outcome{closed: true, refused: []refusal{{row: rows[0], err: other}}}},
+		"a middleware loses all responses": {results: result(nil), want: outcome{closed: true, refused: []refusal{{row: rows[0], err: errResults}}}},
 	} {
+		rows := rows
+		if c.rows != nil {
+			rows = c.rows
+		}
 		if got := judge(rows, c.results, c.err, time.Hour); !reflect.DeepEqual(*got, c.want) {
 			t.Errorf("%s: got %+v, want %+v", name, *got, c.want)
 		}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/queue"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // outcome says what becomes of pushed rows. Other rows stay as they are.
@@ -50,7 +51,7 @@ func judge(rows []row, results []queue.Result, err error, patience time.Duration
 			o.err = err
 		case errors.Is(err, queue.ErrUnsent): // it waits for an earlier row of its id
 		default:
-			aside := isFinal(err) || row.age >= patience
+			aside := isFinal(err) || row.age >= patience && row.tries+1 >= minTries
 			if !aside {
 				waiting[row.id] = len(o.refused)
 			}
@@ -60,8 +61,11 @@ func judge(rows []row, results []queue.Result, err error, patience time.Duration
 	return o
 }
 
+// minTries is the number of refusals from which an old row is set aside. A row may be old because no relay has run.
+const minTries = 10
+
 // judgeQueue is judge for an error of the whole push. All rows wait in place. The first row gets the error, so that
-// people see it. Rows that are too old are set aside.
+// people see it, and counts the refusals. Rows that are too old are set aside.
 func (o *outcome) judgeQueue(rows []row, err error, patience time.Duration) {
 	if isTransient(err) {
 		o.err = err
@@ -69,7 +73,7 @@ func (o *outcome) judgeQueue(rows []row, err error, patience time.Duration) {
 	}
 	o.closed = true
 	for i, row := range rows {
-		if old := row.age >= patience; old || i == 0 {
+		if old := row.age >= patience && rows[0].tries+1 >= minTries; old || i == 0 {
 			o.refused = append(o.refused, refusal{row: row, err: err, aside: old})
 		}
 	}
@@ -82,7 +86,7 @@ func isTransient(err error) bool {
 
 // isFinal reports whether the same push is refused with err whenever it is repeated.
 func isFinal(err error) bool {
-	for _, final := range []error{queue.ErrID, queue.ErrScore, queue.ErrPerformAt, queue.ErrPayloadSize, queue.ErrReplyTo, lowkiq.ErrHeader} {
+	for _, final := range []error{queue.ErrID, queue.ErrScore, queue.ErrPerformAt, queue.ErrPayloadSize, queue.ErrReplyTo, lowkiq.ErrHeader, protocol.ErrReserved} {
 		if errors.Is(err, final) {
 			return true
 		}

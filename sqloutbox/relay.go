@@ -22,7 +22,7 @@ import (
 //   - If the push can never be stored, for example because its payload is too large, its row is set aside at once.
 //   - Otherwise the row waits, for example because the queue is not registered or too many payloads wait for the id. The
 //     relay tries again after a second, and later every minute. Later rows of the id wait as well, so that they keep
-//     their order. A row that is refused when it is older than Patience is set aside.
+//     their order. A row that is refused for at least the tenth time when it is older than Patience is set aside.
 //
 // Rows of other ids are pushed meanwhile. A row that is set aside stays in the table with its error and the retry_at -1,
 // and later rows of its id are pushed. A person lists, repeats and drops such rows:
@@ -38,7 +38,7 @@ type Relay struct {
 	}
 	// Every is the time between two looks at an empty outbox. Default 200 ms.
 	Every time.Duration
-	// Patience is the age from which a refused row is set aside. Default 24 h.
+	// Patience is the age from which a row is set aside that was refused ten times. Default 24 h.
 	Patience time.Duration
 	Log      *slog.Logger // default slog.Default()
 

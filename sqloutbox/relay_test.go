@@ -1,6 +1,7 @@
 package sqloutbox
 
 import (
+	"context"
 	"database/sql"
 	"fmt"
 	"math/rand/v2"
@@ -374,11 +375,103 @@ func TestOldRowsAreSetAside(t *testing.T) {
 		}
 		db.add(t, "unknown", payloads("x", "a b")...)
 		db.add(t, "mail", payloads("full", "a b c")...)
+		if _, err := db.Exec("UPDATE lowkiq_outbox SET tries = 9"); err != nil { // refusals, a row needs ten
+			t.Fatal(err)
+		}
 		relay := testRelay(db, client)
 		relay.Patience = time.Nanosecond
 		background(t, relay.Run)
 		db.await(t, "1 2 4 5", "SELECT seq FROM lowkiq_outbox WHERE retry_at = -1 ORDER BY seq")
 		db.await(t, "4", "SELECT count(*) FROM lowkiq_outbox")
+	})
+}
+
+// An error may quote any bytes. It stops no outbox, whatever its database can store.
+func TestErrorOfAnyBytes(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, func(t *testing.T, db *database) {
+		url := redistest.Start(t).URL()
+		client, got := newClient(t, url), consume(t, url, "mail")
+		bad := func(_ string, next queue.Pusher) queue.Pusher {
+			return func(ctx context.Context, jobs []lowkiq.Push) ([]queue.Result, error) {
+				if string(jobs[0].Payload) == "bad" {
+					results := make([]queue.Result, len(jobs))
+					results[0].Err = fmt.Errorf("%w: \x00 \xff %s", queue.ErrID, strings.Repeat("long ", 10_000))
+					return results, results[0].Err
+				}
+				return next(ctx, jobs)
+			}
+		}
+		if err := client.SetRules("mail", queue.PushRules{Middlewares: []queue.Middleware{bad}}); err != nil {
+			t.Fatal(err)
+		}
+		db.add(t, "mail", payloads("x", "bad")...)
+		background(t, testRelay(db, client).Run)
+		db.await(t, "1", "SELECT seq FROM lowkiq_outbox WHERE retry_at = -1 AND length(error) BETWEEN 4000 AND 4096")
+		db.add(t, "mail", payloads("x", "good")...)
+		got.await(t, "x", "good")
+	})
+}
+
+// A program in any language adds a row by SQL. The database sets the rest, and the order holds.
+func TestRowsOfOtherLanguages(t *testing.T) {
+	t.Parallel()
+	eachDatabase(t, func(t *testing.T, db *database) {
+		url := redistest.Start(t).URL()
+		got := consume(t, url, "mail")
+		due := time.Now().Add(300 * time.Millisecond).UnixMicro()
+		for _, statement := range []string{
+			"INSERT INTO lowkiq_outbox (queue, id, payload) VALUES ('mail', 'x', 'a')",
+			"INSERT INTO lowkiq_outbox (queue, id, payload, header) VALUES ('mail', 'x', 'b', '{\"tag\":\"vip\"}')",
+			"INSERT INTO lowkiq_outbox (queue, id, payload) VALUES ('mail', 'x', 'c'), ('mail', 'x', 'd')",
+			fmt.Sprint("INSERT INTO lowkiq_outbox (queue, id, payload, perform_at) VALUES ('mail', 'later', 'e', ", due, ")"),
+			"INSERT INTO lowkiq_outbox (queue, id, payload) VALUES ('lowkiq.workflows', 'x', 'f')", // belongs to lowkiq
+		} {
+			if _, err := db.Exec(statement); err != nil {
+				t.Fatal(err)
+			}
+		}
+		background(t, testRelay(db, newClient(t, url)).Run)
+		got.await(t, "x", "a b c d")
+		got.await(t, "later", "e")
+		for _, h := range got.all() {
+			if h.payload == "b" && h.header.Get("tag") != "vip" {
+				t.Errorf("got the headers %q, want the tag", h.header)
+			}
+		}
+		db.await(t, "6", "SELECT seq FROM lowkiq_outbox WHERE retry_at = -1")
+		if text := db.texts(t, "SELECT error FROM lowkiq_outbox"); !strings.Contains(text, "belong to lowkiq") {
+			t.Errorf("got the error %q", text)
+		}
+	})
+}
+
+// Rows of other ids go on while many rows wait behind a refused row.
+func TestRowsBehindARefusedRow(t *testing.T) {
+	t.Parallel()
+	tier.Usual(t)
+	eachDatabase(t, func(t *testing.T, db *database) {
+		url := redistest.Start(t).URL()
+		got := consume(t, url, "mail")
+		const n = 100_000
+		all := "WITH RECURSIVE n(k) AS (SELECT 1 UNION ALL SELECT k + 1 FROM n WHERE k < " + fmt.Sprint(n) + ") "
+		if _, err := db.Exec(all + "INSERT INTO lowkiq_outbox (queue, id, payload) SELECT 'mail', 'hot', 'x' FROM n"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := db.Exec("UPDATE lowkiq_outbox SET retry_at = (SELECT ms FROM lowkiq_outbox_clock) + 3600000, tries = 1 WHERE seq = 1"); err != nil {
+			t.Fatal(err)
+		}
+		db.add(t, "mail", payloads("free", "a")...)
+		table := table{db.DB}
+		begun := time.Now()
+		page, _, err := table.page(t.Context(), "mail")
+		if took := time.Since(begun); err != nil || len(page) != 1 || page[0].id != "free" {
+			t.Errorf("got %d rows, %v, want the row of free", len(page), err)
+		} else {
+			t.Logf("%d rows behind a refused row: a page takes %s", n, took)
+		}
+		background(t, testRelay(db, newClient(t, url)).Run)
+		got.await(t, "free", "a")
 	})
 }
 

@@ -41,11 +41,11 @@ func (t table) queues(ctx context.Context, after string) (names []string, err er
 	return names, rows.Err()
 }
 
-// due selects the rows of a queue that may be pushed: neither set aside, nor refused a moment ago, nor behind a refused
-// row of their id.
+// due selects the rows of a queue that may be pushed: neither set aside nor of an id with a row that was refused a moment
+// ago. The ids are found once for a statement, because many rows may wait behind a refused row.
 const due = `FROM lowkiq_outbox o, lowkiq_outbox_clock c
-	WHERE o.queue = $1 AND o.retry_at >= 0 AND o.retry_at <= c.ms AND NOT EXISTS (
-		SELECT 1 FROM lowkiq_outbox b WHERE b.queue = o.queue AND b.id = o.id AND b.seq < o.seq AND b.retry_at > 0 AND b.retry_at > c.ms)`
+	WHERE o.queue = $1 AND o.retry_at >= 0 AND o.retry_at <= c.ms AND o.id NOT IN (
+		SELECT b.id FROM lowkiq_outbox b WHERE b.queue = $1 AND b.retry_at > 0 AND b.retry_at > (SELECT ms FROM lowkiq_outbox_clock))`
 
 // page returns the first due rows of a queue, at most maxPage rows and about maxPageBytes. full reports that there may
 // be more.
@@ -146,13 +146,22 @@ func (t table) write(ctx context.Context, o *outcome) error {
 		if refused.aside {
 			set, wait = `retry_at = $1`, -1
 		}
-		_, err := tx.ExecContext(ctx, `UPDATE lowkiq_outbox SET `+set+`, tries = tries + 1, error = $2 WHERE seq = $3`, wait, refused.err.Error(), refused.row.seq)
+		_, err := tx.ExecContext(ctx, `UPDATE lowkiq_outbox SET `+set+`, tries = tries + 1, error = $2 WHERE seq = $3`, wait, storable(refused.err.Error()), refused.row.seq)
 		if err != nil {
 			return fmt.Errorf("mark a refused row: %w", err)
 		}
 	}
 	return tx.Commit()
 }
+
+// storable returns a text that each database can store. PostgreSQL refuses zero bytes and invalid UTF-8, and an error may
+// quote any bytes.
+func storable(text string) string {
+	text = text[:min(len(text), maxErrorBytes)]
+	return strings.ToValidUTF8(strings.ReplaceAll(text, "\x00", ""), "")
+}
+
+const maxErrorBytes = 4 << 10
 
 // query runs a query with a timeout. The caller reads all rows and calls cancel.
 func (t table) query(ctx context.Context, text string, args ...any) (*sql.Rows, context.CancelFunc, error) {

@@ -117,6 +117,9 @@ func (q *Queue) storeJobs(ctx context.Context, jobs []lowkiq.Push) ([]Result, er
 
 // Push stores jobs in a registered queue; see [Queue.Push].
 func (c *Client) Push(ctx context.Context, queue string, jobs ...lowkiq.Push) ([]Result, error) {
+	if err := CheckNotReserved(queue); err != nil {
+		return refuseAll(err)(ctx, jobs)
+	}
 	q, err := c.Queue(ctx, queue)
 	if err != nil {
 		return nil, err
