@@ -207,7 +207,7 @@ func TestPatternsReadOnce(t *testing.T) {
 func patterns(script string) (n int, objections []string) {
 	use := regexp.MustCompile(`string(?:\.|\[['"])(?:match|find|gmatch|gsub)\b.*|:(?:match|find|gmatch|gsub)\(.*`)
 	plain := regexp.MustCompile(`^string\.find\([^,()]+, (?:'[^']*'|[a-z]+), (?:1|[a-z]+), true\)`)
-	once := regexp.MustCompile(`^string\.match\([^,()]+, '\^(?:[a-z]|\.|\[[a-z]+\]|%-\??| |:|\\n|\(\)|\(?\.?%S\+\)? |\(?%d\+\)?(?:[ :-]|\\n|\(\)'|'))*(?:\(\.\*\)'|'?)(?:, p)?\)`)
+	once := regexp.MustCompile(`^string\.match\([^,()]+, '\^(?:[a-z]|\.|\[[a-z]+\]|%-\??| |:|\\n|\(\)|\(?\.?%S\+\)? |\(?%d\+\)?(?:[ :-]|\\n|\(\)'|'))*(?:(?:\(%d\+\))?\(\.\*\)'|'?)(?:, p)?\)`)
 	for script != "" {
 		at := use.FindStringIndex(script)
 		if at == nil {
