@@ -940,6 +940,34 @@ func TestReshardFindsStrays(t *testing.T) {
 	}
 }
 
+// TestFloors: scores and fences of the new shards are above those of their parents, although the clock of Redis is behind.
+func TestFloors(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Start(t).URL(), 2)
+	score, fence := time.Now().Add(time.Hour).UnixMicro(), int64(1)<<50
+	for _, s := range r.q.All() {
+		r.noErr(r.rdb.HSet(r.ctx, s.Keys().Count, "last", score).Err())
+		r.noErr(r.rdb.HSet(r.ctx, s.Keys().Claim, "fence", fence).Err())
+	}
+	to, frozen := r.prepare(3)
+	q := r.flip(to)
+	for i := range 20 {
+		_, err := q.Push(r.ctx, lowkiq.Push{ID: fmt.Sprint("id-", i), Payload: []byte("1")})
+		r.noErr(err)
+	}
+	r.finish(to, frozen)
+	for _, s := range to.All() {
+		if last, err := r.rdb.HGet(r.ctx, s.Keys().Count, "last").Int64(); err != nil || last <= score {
+			t.Errorf("shard %s: the last score is %d, %v, and that of its parents was %d", s, last, err, score)
+		}
+	}
+	for _, claim := range r.own(protocol.Fresh) {
+		if claim.Fence <= fence {
+			t.Errorf("got fence %d, and that of the parents was %d", claim.Fence, fence)
+		}
+	}
+}
+
 // TestClosedShardHasNoOwner: no instance can claim a shard of the new layout before all jobs that belong to it are there.
 func TestClosedShardHasNoOwner(t *testing.T) {
 	t.Parallel()
