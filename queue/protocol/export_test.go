@@ -265,3 +265,6 @@ func (j *Joined) End(i int) string {
 		return ""
 	}
 }
+
+// FrozenJobs exports frozenJobs.
+var FrozenJobs = frozenJobs

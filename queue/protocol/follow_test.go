@@ -888,3 +888,15 @@ func TestRulings(t *testing.T) {
 		}
 	}
 }
+
+// TestFrozenJobs: of the jobs that wait for a flip, none comes behind a refused payload of its id.
+func TestFrozenJobs(t *testing.T) {
+	t.Parallel()
+	moving := fmt.Errorf("%w", ErrMoving)
+	jobs := []lowkiq.Push{job("a", "1"), job("b", "1"), job("a", "2"), job("b", "2"), job("c", "1")}
+	results := []Result{{Err: ErrTooManyPayloads}, {}, {Err: moving}, {Err: moving}, {Err: moving}}
+	eq(t, "jobs that wait", FrozenJobs(jobs, results), []int{3, 4})
+	if err := results[2].Err; !errors.Is(err, ErrUnsent) || !errors.Is(err, ErrTooManyPayloads) || errors.Is(err, ErrMoving) {
+		t.Errorf("the payload behind the refused payload: got %v, want ErrUnsent", err)
+	}
+}

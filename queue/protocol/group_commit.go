@@ -96,11 +96,7 @@ func (c *committer) commitGroup(group []*pendingPush) {
 		splitResults(group, results)
 	}
 	for _, p := range group {
-		for i := range p.results {
-			if p.results[i].Err != nil && errors.Is(p.results[i].Err, ErrMoving) {
-				p.frozen = append(p.frozen, i)
-			}
-		}
+		p.frozen = frozenJobs(p.jobs, p.results)
 		switch {
 		case p.frozen == nil:
 			p.done <- struct{}{}
@@ -108,6 +104,28 @@ func (c *committer) commitGroup(group []*pendingPush) {
 			go c.late.sendGroups(p)
 		}
 	}
+}
+
+// frozenJobs returns the indexes of the jobs whose shards are frozen. After a refusal of an id's payload for another reason it
+// gives the later payloads of the id an ErrUnsent, because none of them may be stored (I3).
+func frozenJobs(jobs []lowkiq.Push, results []Result) (frozen []int) {
+	var refused map[string]error
+	for i := range results {
+		err := results[i].Err
+		switch {
+		case err == nil:
+		case !errors.Is(err, ErrMoving):
+			if refused == nil {
+				refused = map[string]error{}
+			}
+			refused[jobs[i].ID] = err
+		case refused[jobs[i].ID] != nil:
+			results[i].Err = &unsentError{refused[jobs[i].ID]}
+		default:
+			frozen = append(frozen, i)
+		}
+	}
+	return frozen
 }
 
 // commitLate stores the jobs of a group of pushes whose shards were frozen, and answers their callers.
