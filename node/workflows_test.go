@@ -308,4 +308,26 @@ func TestWorkflowsRefused(t *testing.T) {
 	if err := c.AddToWorkflow(t.Context(), "w", job("z", "")); !errors.Is(err, queue.ErrWorkflowClosed) {
 		t.Errorf("add behind a waiting close: got %v, want %v", err, queue.ErrWorkflowClosed)
 	}
+	// Adds that no node has handled count: together these have too many bytes that wait.
+	if created, err := c.StartWorkflow(t.Context(), queue.Workflow{ID: "many", Open: true}); !created || err != nil {
+		t.Fatal(created, err)
+	}
+	large.Payload = make([]byte, 20<<10)
+	if err := c.AddToWorkflow(t.Context(), "many", job("a", "a"), large); err != nil {
+		t.Fatal(err)
+	}
+	large.ID = "l2"
+	if err := c.AddToWorkflow(t.Context(), "many", job("a", "a"), large); !errors.Is(err, queue.ErrWorkflowTooLarge) {
+		t.Errorf("add behind a waiting add: got %v, want %v", err, queue.ErrWorkflowTooLarge)
+	}
+	large.ID = "l"
+	if err := c.CloseWorkflow(t.Context(), "many"); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.AddToWorkflow(t.Context(), "many", job("a", "a"), large); err != nil {
+		t.Errorf("the first add again, because its answer was lost: got %v", err)
+	}
+	if s, err := c.Workflow(t.Context(), "many"); err != nil || s.Total != 2 || s.Waiting != 1 || s.Open {
+		t.Errorf("got %+v, %v", s, err)
+	}
 }

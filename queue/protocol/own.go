@@ -15,8 +15,8 @@ import (
 
 // A built-in queue gets jobs from lowkiq itself. Its handler is a part of every node.
 
-// ownPushes is how many payloads of a crowded id ReadOwn reads.
-const ownPushes = 8
+// ownPushes is how many payloads of a crowded id ReadOwn reads. The rules of the queue bound their bytes.
+const ownPushes = 1000
 
 // ReadOwn reads an id of a built-in queue at one moment: the state that the handler keeps for it, nil if there is none, and
 // its first payloads, those in flight first. If nobody has registered the queue, there is nothing.

@@ -32,7 +32,8 @@ type message struct {
 	Dead       *push    `json:"dead,omitempty"`
 	DeadlineMs int64    `json:"deadline_ms,omitempty"` // after the start; 0 for none
 	Open       bool     `json:"open,omitempty"`
-	Began      int64    `json:"began,omitempty"` // which start a timer or a rest belongs to; see state.Began
+	Began      int64    `json:"began,omitempty"`   // which start a timer or a rest belongs to; see state.Began
+	Changed    int64    `json:"changed,omitempty"` // state.Changed when a forget has left
 }
 
 // push is a push in the form in which its queue stores it.
@@ -146,7 +147,7 @@ func step(id string, s *state, events []event, now time.Time) (o outcome) {
 			s = newState(&events[i].message, now)
 			o.addMembers(s, events[i].Jobs)
 			if events[i].DeadlineMs > 0 {
-				o.pushes = append(o.pushes, timer(id, kindDeadline, s.Began, now.Add(time.Duration(events[i].DeadlineMs)*time.Millisecond)))
+				o.pushes = append(o.pushes, timer(id, kindDeadline, s, now.Add(time.Duration(events[i].DeadlineMs)*time.Millisecond)))
 			}
 			continue
 		}
@@ -194,7 +195,7 @@ func (o *outcome) apply(s *state, e *event, now time.Time) (forget bool) {
 		return false
 	case e.Kind == kindForget:
 		if e.Began == s.Began {
-			if now.UnixMilli()-s.Changed >= keepFor.Milliseconds() {
+			if e.Changed == s.Changed { // not the time now: the clock of the node may be behind that of Redis
 				return true
 			}
 			s.Timer = false
@@ -268,9 +269,9 @@ func (o *outcome) endDone(s *state, e *event) {
 func (s *state) endDead(e *event) {
 	known := slices.ContainsFunc(s.Dead, func(label string) bool { return serialOf(label) == e.serial })
 	label := fmt.Sprintf("%d %s", e.serial, e.name)
-	size := len(label)
+	size := storedBytes(label)
 	for _, label := range s.Dead {
-		size += len(label)
+		size += storedBytes(label)
 	}
 	switch {
 	case known || s.running() == 0:
@@ -279,6 +280,20 @@ func (s *state) endDead(e *event) {
 	default:
 		s.MoreDead++
 	}
+}
+
+// storedBytes returns the size of a label in a state. JSON has six bytes for some characters.
+func storedBytes(label string) int {
+	size := len(label) + len(`"",`)
+	for _, c := range []byte(label) {
+		switch c {
+		case '<', '>', '&':
+			size += 5
+		case '"', '\\':
+			size++
+		}
+	}
+	return size
 }
 
 func serialOf(label string) int {
@@ -316,7 +331,7 @@ func (o *outcome) settle(id string, s *state, now time.Time) {
 	}
 	if (s.Ended != 0 || s.ToldDead) && !s.Timer {
 		s.Timer = true
-		o.pushes = append(o.pushes, timer(id, kindForget, s.Began, time.UnixMilli(s.Changed).Add(keepFor)))
+		o.pushes = append(o.pushes, timer(id, kindForget, s, time.UnixMilli(s.Changed).Add(keepFor)))
 	}
 }
 
@@ -328,9 +343,9 @@ func (s *state) end(now time.Time) {
 
 // timer returns a push that comes back as a message at a time. An id that waits for its time takes its later payloads along,
 // so a timer has an id of its own.
-func timer(id, kind string, began int64, at time.Time) push {
-	text, _ := json.Marshal(message{Kind: kind, Began: began}) // plain strings and numbers always marshal
-	return push{Queue: protocol.Workflows, ID: helperID(kind, began, 0, id), Data: text, At: at.UnixMicro()}
+func timer(id, kind string, s *state, at time.Time) push {
+	text, _ := json.Marshal(message{Kind: kind, Began: s.Began, Changed: s.Changed}) // plain strings and numbers always marshal
+	return push{Queue: protocol.Workflows, ID: helperID(kind, s.Began, 0, id), Data: text, At: at.UnixMicro()}
 }
 
 // helperID returns an id for a timer or a rest of a workflow. No workflow has an id with a space.

@@ -158,7 +158,7 @@ func startedAs(ctx context.Context, c *protocol.Client, id string) (string, erro
 }
 
 // read returns the state of a workflow, nil if there is none. If no node has handled its start yet, it is the state at the
-// start, with Began 0. It is not open if a close waits to be handled.
+// start, with Began 0. Adds that wait to be handled are in it, and it is not open if a close waits.
 func read(ctx context.Context, c *protocol.Client, id string) (*state, error) {
 	text, first, err := c.ReadOwn(ctx, protocol.Workflows, id)
 	if err != nil {
@@ -176,6 +176,8 @@ func read(ctx context.Context, c *protocol.Client, id string) (*state, error) {
 			s = newState(&e.message, time.Time{})
 			s.Began = 0
 			(&outcome{}).addMembers(s, e.Jobs)
+		case s != nil && e.Kind == kindAdd && checkEvent(s, &e) == nil:
+			(&outcome{}).apply(s, &e, time.UnixMilli(s.Changed))
 		case s != nil && (e.Kind == kindClose || e.Kind == kindCancel):
 			s.Open = false
 		}
@@ -214,50 +216,22 @@ func Add(ctx context.Context, c *protocol.Client, id string, jobs ...Job) error 
 	if err != nil {
 		return err
 	}
-	if !s.Open {
-		return fmt.Errorf("workflow %q: %w, so it takes no more jobs", id, ErrClosed)
+	if m.Kind = kindAdd; slices.Contains(s.Adds, m.Digest) {
+		return nil
 	}
-	waiting := s.Waiting
-	for _, m := range m.Jobs {
-		if len(m.After) > 0 {
-			waiting = append(waiting, m)
-		}
+	if err := checkEvent(s, &event{message: *m}); err != nil {
+		return fmt.Errorf("workflow %q: %w, so it takes none of these jobs", id, err)
 	}
-	if err := checkWaiting(waiting, s.OnDone, s.OnDead); err != nil {
-		return fmt.Errorf("workflow %q: %w", id, err)
-	}
-	m.Kind = kindAdd
 	if err := pushMessage(ctx, q, id, m); err != nil {
 		return err
 	}
-	taken, err := takes(ctx, c, id, m.Digest)
-	if err == nil && !taken {
-		err = fmt.Errorf("workflow %q: %w: it was closed or cancelled at the same moment; the jobs are buried in queue %s", id, ErrClosed, protocol.Workflows)
+	if s, err = read(ctx, c, id); s == nil || err != nil {
+		return err
 	}
-	return err
-}
-
-// takes reports whether a pushed add is taken, or will be. The handler refuses it if another program has closed the workflow
-// before.
-func takes(ctx context.Context, c *protocol.Client, id, digest string) (bool, error) {
-	text, first, err := c.ReadOwn(ctx, protocol.Workflows, id)
-	if err != nil {
-		return false, err
+	if err := checkEvent(s, &event{message: *m}); err != nil { // another program was first
+		return fmt.Errorf("workflow %q: %w: another program has changed it at the same moment, so the jobs are buried in queue %s", id, err, protocol.Workflows)
 	}
-	s, err := readState(text)
-	if err != nil || s != nil && slices.Contains(s.Adds, digest) {
-		return true, err
-	}
-	open := s == nil || s.Open
-	for _, p := range first {
-		switch e, _ := parseEvent(p.Data); {
-		case e.Kind == kindAdd && e.Digest == digest:
-			return open, nil
-		case e.Kind == kindClose, e.Kind == kindCancel:
-			open = false
-		}
-	}
-	return open, nil
+	return nil
 }
 
 // find returns a workflow that exists; see read.
