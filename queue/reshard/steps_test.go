@@ -758,38 +758,40 @@ func TestReshardForgotten(t *testing.T) {
 	}
 }
 
-// TestReshardForgetsTheLast: a failover forgets the last requests that new shards have answered. What these had taken is taken
-// again, and nothing is left out.
+// TestReshardForgetsTheLast: a failover forgets the last requests that new shards have answered, in the middle of the copy or at
+// its end. What these had taken is taken again, and nothing is left out.
 func TestReshardForgetsTheLast(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, redistest.Start(t).URL(), 1)
-	var jobs []lowkiq.Push
-	for i := range 7 * callItems {
-		jobs = append(jobs, lowkiq.Push{ID: fmt.Sprint("id-", i), Payload: []byte("1")})
-	}
-	r.push(jobs...)
-	before := r.contents(r.q)
-	to, frozen := r.prepare(2)
-	saved, reports := map[string]string{}, 0
-	r.report = func(int) {
-		reports++
-		for _, s := range to.All() {
-			for key := range s.Keys().Types() {
-				switch reports {
-				case 2: // each shard has taken the first call
-					saved[key] = r.rdb.Dump(r.ctx, key).Val()
-				case 4: // and the second
-					if r.rdb.Unlink(r.ctx, key); saved[key] != "" {
-						r.noErr(r.rdb.RestoreReplace(r.ctx, key, 0, saved[key]).Err())
+	for _, at := range []int{4, 8} { // each of two shards gets four calls
+		r := newRig(t, redistest.Start(t).URL(), 1)
+		var jobs []lowkiq.Push
+		for i := range 7 * callItems {
+			jobs = append(jobs, lowkiq.Push{ID: fmt.Sprint("id-", i), Payload: []byte("1")})
+		}
+		r.push(jobs...)
+		before := r.contents(r.q)
+		to, frozen := r.prepare(2)
+		saved, reports := map[string]string{}, 0
+		r.report = func(int) {
+			reports++
+			for _, s := range to.All() {
+				for key := range s.Keys().Types() {
+					switch reports {
+					case at - 2:
+						saved[key] = r.rdb.Dump(r.ctx, key).Val()
+					case at:
+						if r.rdb.Unlink(r.ctx, key); saved[key] != "" {
+							r.noErr(r.rdb.RestoreReplace(r.ctx, key, 0, saved[key]).Err())
+						}
 					}
 				}
 			}
 		}
-	}
-	r.finish(to, frozen)
-	r.same("after all", r.contents(r.q), before)
-	if reports < 8 {
-		t.Errorf("%d requests were sent, want more", reports)
+		r.finish(to, frozen)
+		r.same(fmt.Sprint("after call ", at), r.contents(r.q), before)
+		if reports <= 8 {
+			t.Errorf("%d requests were sent, want those of the copy and some of them again", reports)
+		}
 	}
 }
 
