@@ -381,6 +381,9 @@ func (n *noted) deliverTick(ctx context.Context, name string, number int64, of b
 	if all := n.stored[name]; errors.Is(err, protocol.ErrDelivered) && len(all) > 0 && all[len(all)-1].Equal(tick) {
 		return nil // an edit came between this push and its record
 	}
+	if protocol.Transient(err) {
+		return err // the firer repeats it
+	}
 	if err != nil {
 		n.faults = append(n.faults, fmt.Sprintf("%s at %v: %v", name, tick, err))
 		return err
