@@ -46,7 +46,7 @@ type settings struct {
 	Shards      int
 	Concurrency int           // default 8
 	MaxCrashes  int           // as in node.QueueConfig
-	Handler     string        // work, count, poison, stubborn, gate, exec, http
+	Handler     string        // work, count, ledger, poison, stubborn, gate, exec, http
 	Work        time.Duration // of one handler call
 	Argv        []string      // exec
 	Processes   int           // exec
@@ -133,7 +133,7 @@ func (s *settings) node(writer *judge.Writer) (*node.Node, error) {
 			return nil, err
 		}
 		cfg := node.QueueConfig{Name: name, Shards: s.Shards, Rules: rules.Rules{MaxCrashes: s.MaxCrashes}, Middlewares: middlewares}
-		if s.Handler == "count" {
+		if s.Handler == "count" || s.Handler == "ledger" {
 			cfg.State, cfg.BatchSize, cfg.RetryFunc = time.Hour, 10, func(int) time.Duration { return time.Millisecond }
 		}
 		cfg.Limit = s.Limit
@@ -175,6 +175,8 @@ func (s *settings) handler(log *slog.Logger) (lowkiq.Handler, error) {
 		return lowkiq.HandlerFunc(gate), nil
 	case "count":
 		return lowkiq.HandlerFunc(s.count), nil
+	case "ledger":
+		return lowkiq.HandlerFunc(s.enter), nil
 	case "work":
 		return lowkiq.HandlerFunc(s.pretend), nil
 	}
@@ -203,6 +205,32 @@ func (s *settings) count(ctx context.Context, batch *lowkiq.Batch) error {
 		batch.Answer(job.ID).State(count).Result(count)
 		if rand.IntN(8) == 0 {
 			failed[job.ID] = errors.New("after it has counted")
+		}
+	}
+	if err := s.pretend(ctx, batch); err != nil || len(failed) == 0 {
+		return err
+	}
+	return failed
+}
+
+// ledger is the queue whose ids keep their payloads in their states, in the order of their arrival.
+const ledger = "ledger"
+
+// enter passes each payload on to its id in the ledger, by a follow-up, or writes it there. One job in eight fails after that.
+func (s *settings) enter(ctx context.Context, batch *lowkiq.Batch) error {
+	failed := lowkiq.Failed{}
+	for _, job := range batch.Jobs {
+		answer, state := batch.Answer(job.ID), string(job.State)
+		for _, p := range job.Payloads {
+			if state += string(p.Data) + " "; batch.Shard.Queue != ledger {
+				answer.Then(ledger, lowkiq.Push{ID: job.ID, Payload: p.Data})
+			}
+		}
+		if batch.Shard.Queue == ledger {
+			answer.State([]byte(state))
+		}
+		if rand.IntN(8) == 0 {
+			failed[job.ID] = errors.New("after it has answered")
 		}
 	}
 	if err := s.pretend(ctx, batch); err != nil || len(failed) == 0 {

@@ -98,6 +98,7 @@ func (d *Dashboard) addRoutes() {
 	d.mux.HandleFunc("POST "+recurringPath+"/{entry}", d.editRecurring)
 	d.mux.HandleFunc("POST /queues/{q}/rules", d.changeRules)
 	d.mux.HandleFunc("POST /queues/{q}/reshard", d.reshardQueue)
+	d.mux.HandleFunc("POST /queues/{q}/outgoing", d.dropOutgoing)
 	d.mux.HandleFunc("POST /queues/{q}/track", d.jobForm(d.trackID))
 	d.mux.HandleFunc("POST /queues/{q}/hold", d.changeHold)
 	d.mux.HandleFunc("POST /queues/{q}/cancel", d.jobForm(d.cancelRun))

@@ -26,8 +26,10 @@ type queueBody struct {
 	Actions []*actions.Action
 	Now     time.Time
 	Ticker  ticker
-	Days    *daysBody  // nil if there is nothing to draw, or it cannot be read
-	Flood   *floodBody // nil if the queue does not lag, its ids are in no groups, or they cannot be read
+	Days    *daysBody // nil if there is nothing to draw, or it cannot be read
+	// Outgoing is nil if no follow-ups wait, or if they cannot be read.
+	Outgoing *outgoingBody
+	Flood    *floodBody // nil if the queue does not lag, its ids are in no groups, or they cannot be read
 }
 
 // tabs are the pages of a queue. On names the page that is shown.
@@ -68,6 +70,11 @@ func (d *Dashboard) queuePage(r *http.Request) (view, error) {
 	if b, is := v.Body.(queueBody); err == nil && is {
 		if of, err := d.daysOf(r.Context(), name, daySpans()[0]); err == nil && (of.Top > 0 || of.Some) {
 			b.Days = &of
+		}
+		if b.Sum.Outgoing > 0 {
+			if b.Outgoing, _ = d.readOutgoing(r.Context(), name); b.Outgoing != nil {
+				b.Outgoing.Drops = auth.MayChange(r)
+			}
 		}
 		if b.Sum.Lag >= floodLag {
 			b.Flood, _ = d.readFlood(r.Context(), name)
