@@ -73,6 +73,9 @@ func parseWorkflow(text []byte, starts bool) (w Workflow, err error) {
 			return &fault{d.keyPos, fmt.Sprintf("unknown field %q (known: jobs, done, dead, deadline, open)", name)}
 		}
 		if err != nil {
+			if name == "done" || name == "dead" {
+				d.path = name
+			}
 			return &fault{max(at, err.pos), err.reason}
 		}
 		d.field = ""

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"cmp"
+
 	"github.com/lowkiq/lowkiq/cmd/internal/exit"
 	"github.com/lowkiq/lowkiq/cmd/internal/terminal"
 	"github.com/lowkiq/lowkiq/web"
@@ -43,7 +45,7 @@ func (c *outgoingCommand) list(with *session) error {
 		}
 		with.PrintTable("SHARD SINCE TO ID BYTES ENDED", func(row func(string, ...any)) {
 			for _, one := range all.First {
-				row("%d\t%s\t%s\t%s\t%d\t%s", one.Shard, formatTime(one.Since), one.To, one.JobID.ID(), one.Bytes, one.Ended)
+				row("%d\t%s\t%s\t%s\t%d\t%s", one.Shard, formatTime(one.Since), one.To, one.JobID.ID(), one.Bytes, cmp.Or(one.Ended, "-"))
 			}
 		})
 		if rest := all.Waiting - len(all.First); rest > 0 {

@@ -175,7 +175,7 @@ func (c *queuesDelete) Run(with *session) error {
 	case had.Before:
 		return with.Printf("queue %s was deleted before\n", c.Queue)
 	case c.DryRun && had.NeedsForce:
-		return with.Printf("queue %s would be refused without --force: it has %s\n", c.Queue, contentsText(had))
+		return with.Printf("queue %s would not be deleted without --force: it has %s\n", c.Queue, contentsText(had))
 	case c.DryRun:
 		return with.Printf("queue %s would be deleted, with %s\n", c.Queue, contentsText(had))
 	}

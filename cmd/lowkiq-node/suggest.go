@@ -70,6 +70,8 @@ func suggestCommand(app *kong.Application, args []string, err error) error {
 			return fmt.Errorf("%w, did you mean %q?", err, meant)
 		}
 		switch {
+		case strings.HasPrefix(err.Error(), "unknown flag") && len(node.Positional) > 0:
+			return fmt.Errorf("%w; %s takes %s%s", err, shortPath(node), argumentsOf(node), exampleOf(node))
 		case strings.HasPrefix(word, "-"):
 			return err
 		case node == app.Node:

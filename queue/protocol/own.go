@@ -100,7 +100,10 @@ func (c *Client) EncodeMembers(ctx context.Context, all []lowkiq.FollowUp) ([]Fo
 	stored := make([]FollowUp, len(all))
 	for _, name := range names {
 		into := collector{members: true}
-		if err := c.collectOf(ctx, name, &into, by[name]); err != nil {
+		switch err := c.collectOf(ctx, name, &into, by[name]); {
+		case errors.Is(err, lowkiq.ErrUnknownQueue): // it names the queue
+			return nil, err
+		case err != nil:
 			return nil, fmt.Errorf("queue %q: %w", name, err)
 		}
 		if len(into.all) != len(by[name]) {

@@ -182,6 +182,9 @@ func (r *Removal) checkHandled(ctx context.Context) error {
 	if err != nil || len(nodes) == 0 {
 		return err
 	}
+	if protocol.CheckNotReserved(r.q.Name) != nil {
+		return fmt.Errorf("queue %q: %w by every node, because it belongs to lowkiq; pause it, or leave it alone", r.q.Name, ErrHandled)
+	}
 	slices.Sort(nodes)
 	return fmt.Errorf("queue %q: %w by %s; remove it from their configurations first, then delete it", r.q.Name, ErrHandled, strings.Join(slices.Compact(nodes), ", "))
 }
