@@ -226,7 +226,7 @@ func cancelAttempt(ctx context.Context, c *protocol.Client, name string, number 
 		case err != nil:
 			return err
 		case entry.Copying():
-			return fmt.Errorf("queue %q: %w: it is past the point where it can be undone; when it is done, reshard it back to %s", name, ErrFlipped, countShards(entry.Was[0].Shards))
+			return fmt.Errorf("queue %q: %w, because its jobs move already; when all have moved, reshard it back to %s", name, ErrFlipped, countShards(entry.Was[0].Shards))
 		case entry.Reshard == nil || number != 0 && entry.Reshard.Layout != number:
 			return fmt.Errorf("queue %q: %w", name, ErrNone)
 		}

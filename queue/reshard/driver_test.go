@@ -610,7 +610,7 @@ func TestBusyShards(t *testing.T) {
 		freezes  bool
 	}{
 		"parked":     {func(s *protocol.Shard) []any { return []any{"HSET", s.Keys().Parked, "left", "x"} }, 300 * time.Millisecond, "has payloads that no flight has left behind; run lowkiq-node check --repair", false},
-		"follow-ups": {func(s *protocol.Shard) []any { return []any{"XADD", s.Keys().Out, "*", "a", "b"} }, 300 * time.Millisecond, "has follow-ups to other queues that wait to be delivered", false},
+		"follow-ups": {func(s *protocol.Shard) []any { return []any{"XADD", s.Keys().Out, "*", "a", "b"} }, 300 * time.Millisecond, "has follow-ups to other queues that wait to be delivered; lowkiq-node outgoing shows why", false},
 		"move":       {func(s *protocol.Shard) []any { return []any{"HSET", s.Keys().From, "import/old", "7"} }, time.Hour, "end that with lowkiq-migrate first: import/old", true},
 	} {
 		q := r.queue(name, 3)

@@ -39,7 +39,7 @@ var busyTexts = map[string]string{
 	"in flight":  "has jobs in flight",
 	"a recovery": "takes the jobs of a dead node back",
 	"parked":     "has payloads that no flight has left behind; run lowkiq-node check --repair",
-	"follow-ups": "has follow-ups to other queues that wait to be delivered",
+	"follow-ups": "has follow-ups to other queues that wait to be delivered; lowkiq-node outgoing shows why",
 	whyMove:      "takes part in a move of jobs from or to another system; end that with lowkiq-migrate first",
 	whySources:   fmt.Sprintf("knows the numbers of more than %d sources of deliveries, which is the maximum", maxSources),
 }
