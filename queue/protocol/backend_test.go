@@ -45,7 +45,7 @@ type testCase struct {
 // suite returns the tests that must pass on every kind of Redis, with package queue/protocol, queue/lease and
 // queue/browse.
 func suite() []testCase {
-	return slices.Concat(propertyTests, ruleTests, quarantineTests, pageTests, searchTests, placeTests, bulkTests, adminTests, protocolTests, commitTests, inputTests, listTests, wakeTests, positionTests, journalTests, timingTests, pushAgainTests, deletedTests, staleTests, lateTests, repeatTests, namedTests, leaseTests, damageTests, headerDamageTests, lagTests, removeTests, replyTests, callTests, memoryTests, deliveryTests, limitTests, groupTests, coalesceTests, eventTests, transferTests, importStateTests, crowdTests, urgentTests, layoutTests, followUpTests, freezeTests, followTests)
+	return slices.Concat(propertyTests, ruleTests, quarantineTests, pageTests, searchTests, placeTests, bulkTests, adminTests, protocolTests, commitTests, inputTests, listTests, wakeTests, positionTests, journalTests, timingTests, pushAgainTests, deletedTests, staleTests, lateTests, repeatTests, namedTests, leaseTests, damageTests, headerDamageTests, lagTests, removeTests, replyTests, callTests, memoryTests, deliveryTests, limitTests, groupTests, coalesceTests, eventTests, transferTests, importStateTests, crowdTests, urgentTests, layoutTests, followUpTests, workflowTests, freezeTests, followTests)
 }
 
 // long has cases whose many rounds test a script rather than the kind of Redis.
@@ -63,7 +63,7 @@ func except(cases []testCase, names []string) []testCase {
 // commands exist, which keys a script may name together, which messages are published, how scripts are
 // loaded.
 func differing() []testCase {
-	return except(slices.Concat(protocolTests, commitTests, wakeTests, leaseTests, removeTests, repeatTests, listTests, searchTests, replyTests, callTests, deliveryTests, eventTests, transferTests, layoutTests, followUpTests, freezeTests, followTests), long)
+	return except(slices.Concat(protocolTests, commitTests, wakeTests, leaseTests, removeTests, repeatTests, listTests, searchTests, replyTests, callTests, deliveryTests, eventTests, transferTests, layoutTests, followUpTests, workflowTests, freezeTests, followTests), long)
 }
 
 // eachScript returns the cases of differing, and all others that call scripts, for the keys and commands of

@@ -31,6 +31,9 @@ func (q *Queue) Deliver(ctx context.Context, d Delivery, job lowkiq.Push) (Resul
 	if d.Source == "" || len(d.Source) > 255 || d.Number < 1 || d.Number > 1<<53 {
 		return Result{}, fmt.Errorf("delivery %d of source %.300q: the source must have 1 to 255 bytes, and the number must be between 1 and 2^53", d.Number, d.Source)
 	}
+	if err := CheckNotReserved(q.Name); err != nil {
+		return Result{}, err
+	}
 	q = q.Latest()
 	q.refreshEntry(ctx)
 	results, err := (*q.deliver.Load())(context.WithValue(ctx, deliveryKey{}, d), []lowkiq.Push{job})

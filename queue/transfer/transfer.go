@@ -112,7 +112,7 @@ func Import(ctx context.Context, q *protocol.Queue, source string, entries ...En
 // ImportInParts is [Import] with at most this many payloads in a part. With it tests reach many
 // parts with few payloads.
 func ImportInParts(ctx context.Context, q *protocol.Queue, most int, source string, entries ...Entry) ([]Result, error) {
-	if err := checkSource(source); err != nil {
+	if err := cmp.Or(checkSource(source), protocol.CheckNotReserved(q.Name)); err != nil {
 		return nil, err
 	}
 	last := int64(0)
