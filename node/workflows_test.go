@@ -16,6 +16,7 @@ import (
 	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/rules"
+	"github.com/lowkiq/lowkiq/queue/workflow"
 )
 
 func callback(queue, id string) *lowkiq.FollowUp {
@@ -308,6 +309,10 @@ func TestWorkflowsRefused(t *testing.T) {
 	if err := c.AddToWorkflow(t.Context(), "w", job("z", "")); !errors.Is(err, queue.ErrWorkflowClosed) {
 		t.Errorf("add behind a waiting close: got %v, want %v", err, queue.ErrWorkflowClosed)
 	}
+	jobs := make([]queue.WorkflowJob, 30_000)
+	if _, err := c.StartWorkflow(t.Context(), queue.Workflow{ID: "long", Jobs: jobs}); !errors.Is(err, queue.ErrWorkflowTooLarge) || !strings.Contains(err.Error(), "it has 30000 jobs, at most") {
+		t.Errorf("too many jobs: got %v", err)
+	}
 	// Adds that no node has handled count: together these have too many bytes that wait.
 	if created, err := c.StartWorkflow(t.Context(), queue.Workflow{ID: "many", Open: true}); !created || err != nil {
 		t.Fatal(created, err)
@@ -329,5 +334,32 @@ func TestWorkflowsRefused(t *testing.T) {
 	}
 	if s, err := c.Workflow(t.Context(), "many"); err != nil || s.Total != 2 || s.Waiting != 1 || s.Open {
 		t.Errorf("got %+v, %v", s, err)
+	}
+}
+
+// TestWorkflowsNeedNewNodes checks that no workflow starts while a node of an older release would lose the ends of members.
+func TestWorkflowsNeedNewNodes(t *testing.T) {
+	t.Parallel()
+	url := redistest.Start(t).URL()
+	c, err := protocol.Open(protocol.Config{Redis: url})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close() //nolint:errcheck // a test
+	old, err := c.Leases().Take(t.Context(), "old/1.1", []byte(`{}`), []byte(`{"queues":{},"features":["reshard"]}`), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := workflow.Start(t.Context(), c, workflow.Workflow{ID: "w"}); err == nil || !strings.Contains(err.Error(), "old/1.1 does not read workflows") {
+		t.Errorf("got %v, want an error that names the old node", err)
+	}
+	if q, err := c.OwnQueue(t.Context(), protocol.Workflows); q != nil || err != nil {
+		t.Errorf("got queue %v, %v, want none", q, err)
+	}
+	if err := old.Drop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if created, err := workflow.Start(t.Context(), c, workflow.Workflow{ID: "w"}); !created || err != nil {
+		t.Errorf("without the old node: got %v, %v", created, err)
 	}
 }

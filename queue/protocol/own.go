@@ -79,6 +79,18 @@ func (c *Client) OwnQueue(ctx context.Context, name string) (*Queue, error) {
 	return c.registry.Adopt(name, text)
 }
 
+// FeatureWorkflows means that a process tells workflows how their members have ended.
+const FeatureWorkflows = "workflows"
+
+// RegisterWorkflows registers the queue of workflows. It returns an error if a live node is of an older release. The ends of
+// members in its shards would be lost, and their workflows would never end.
+func (c *Client) RegisterWorkflows(ctx context.Context, shards int) (*Queue, error) {
+	if err := c.registry.checkNeeds(ctx, Workflows, nil, []string{FeatureWorkflows}); err != nil {
+		return nil, err
+	}
+	return c.RegisterOwn(ctx, lowkiq.Queue{Name: Workflows, Shards: shards})
+}
+
 // EncodeMembers returns jobs as their queues store them, in the same order, for the handler of a built-in queue that pushes
 // them later. Each goes through the middlewares and the codec of its queue in this process. Its ReplyTo may be the address
 // of a member; see envelope.MemberAddress. The errors are those of EncodeFollowUps.

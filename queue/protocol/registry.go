@@ -51,7 +51,7 @@ func (e RegistryEntry) isDeleted() bool { return e.Removed || e.Removing != "" }
 
 // Features returns the features that this release reads beyond the forms of 0.1. Leases list them, so that no
 // process writes anything that a live process cannot read. A lease without the list is from release 0.1.
-func Features() []string { return []string{FeatureReshard} }
+func Features() []string { return []string{FeatureReshard, FeatureWorkflows} }
 
 // Readable returns an error if this release cannot read the queue's jobs.
 func (e RegistryEntry) Readable(name string) error {

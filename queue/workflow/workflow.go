@@ -127,7 +127,7 @@ func Start(ctx context.Context, c *protocol.Client, w Workflow) (created bool, e
 	}
 	q, err := c.OwnQueue(ctx, protocol.Workflows)
 	if q == nil && err == nil {
-		q, err = c.RegisterOwn(ctx, lowkiq.Queue{Name: protocol.Workflows, Shards: Shards})
+		q, err = c.RegisterWorkflows(ctx, Shards)
 	}
 	if err != nil {
 		return false, err
@@ -382,10 +382,16 @@ func prepare(ctx context.Context, c *protocol.Client, w *Workflow) (*message, er
 // maxWords is the maximum length of a member's words in its address: serial, beginning of the workflow, name.
 const maxWords = 8 + 10 + MaxName
 
+// maxJobs is the number of jobs above which a message has more than maxMessage bytes. It bounds the work of a plan.
+const maxJobs = maxMessage / len(`{"q":"a","i":"a","n":"a/a"},`)
+
 // plan returns the message that starts a workflow, with its digest and the order of its jobs. Its jobs have no pushes yet.
 func (w *Workflow) plan() (*message, error) {
 	if w.Deadline < 0 || w.Deadline > 0 && w.Deadline < time.Second || w.Deadline > maxDeadline {
 		return nil, invalid("deadline %s: must be between 1s and %s, or 0 for none", w.Deadline, maxDeadline)
+	}
+	if len(w.Jobs) > maxJobs {
+		return nil, fmt.Errorf("%w: it has %d jobs, at most %d are allowed at once; start it open, and add the others in parts", ErrTooLarge, len(w.Jobs), maxJobs)
 	}
 	places := map[string]int{}
 	for i := range w.Jobs {
