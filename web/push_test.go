@@ -169,4 +169,5 @@ func TestPushToAReservedQueue(t *testing.T) {
 	for _, query := range []string{"", "?wait=1s"} {
 		expect(t, w.do("POST", "/api/v1/queues/lowkiq.workflows/jobs"+query, `{"id":"a"}`), 400, `names that begin with \"lowkiq.\" belong to lowkiq; use another queue`)
 	}
+	expect(t, w.do("PATCH", "/api/v1/queues/lowkiq.workflows/rules", `{"set":{"state":"1h"}}`), 400, `names that begin with \"lowkiq.\" belong to lowkiq`)
 }

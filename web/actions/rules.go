@@ -26,8 +26,12 @@ type RulesChange struct {
 	Why   string                     `json:"why,omitempty"`   // for the list of changes
 }
 
-// ChangeRules changes rules of a queue if they are at this revision; -1 stands for any.
+// ChangeRules changes rules of a queue if they are at this revision; -1 stands for any. The handler of a built-in queue depends on
+// its rules, so they are not changed.
 func (o *Operator) ChangeRules(ctx context.Context, by changes.Who, queue string, revision int64, want RulesChange) (rules.Set, error) {
+	if err := protocol.CheckNotReserved(queue); err != nil {
+		return rules.Set{}, err
+	}
 	change := rules.Change{Set: want.Set, Unset: want.Unset, Why: want.Why, If: revision}
 	if want.For != "" {
 		var err error
