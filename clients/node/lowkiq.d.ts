@@ -94,6 +94,47 @@ export interface Why {
   since_s?: number;
 }
 
+/** A push with its queue. */
+export interface QueuedJob extends Omit<PushedJob, 'urgent'> {
+  queue: string;
+}
+
+export interface WorkflowJob extends QueuedJob {
+  /** For people and for after. Default: queue and id. */
+  name?: string;
+  /** Names of jobs of the same request that must be done before. */
+  after?: string[];
+}
+
+export interface WorkflowOptions {
+  /** Is pushed once when all jobs are done and the workflow is closed. */
+  done?: QueuedJob;
+  /** Is pushed once when the jobs cannot go on, or at the deadline. */
+  dead?: QueuedJob;
+  /** Seconds from the start. Default: none. */
+  deadline?: number;
+  /** Whether jobs may be added until closeWorkflow. */
+  open?: boolean;
+}
+
+/** The status of a workflow. Times are unix seconds. */
+export interface Workflow {
+  id: string;
+  state: 'stored' | 'running' | 'done' | 'dead' | 'late' | 'cancelled';
+  /** Numbers of jobs. */
+  total: number;
+  done: number;
+  dead: number;
+  waiting: number;
+  running: number;
+  open: boolean;
+  /** Names of the first ten dead jobs. */
+  dead_names: string[];
+  began?: number;
+  changed?: number;
+  ended?: number;
+}
+
 /** A request that a node refused or did not answer. */
 export class LowkiqError extends Error {
   /** The status of the answer, null without an answer. */
@@ -123,6 +164,19 @@ export class Client {
   history(queue: string, id: ID, options?: { limit?: number }): Promise<Run[]>;
   /** Returns where an id is, and why no handler has it. */
   why(queue: string, id: ID): Promise<Why>;
+  /**
+   * Starts a workflow, all of it or nothing. The same start again does nothing. Another workflow under the id is a LowkiqError
+   * with status 409.
+   */
+  startWorkflow(id: string, jobs?: Iterable<WorkflowJob>, options?: WorkflowOptions): Promise<Workflow>;
+  /** Adds jobs to an open workflow, all or none. The same jobs again do nothing. */
+  addToWorkflow(id: string, jobs: Iterable<WorkflowJob>): Promise<Workflow>;
+  /** Says that no more jobs will be added to a workflow. */
+  closeWorkflow(id: string): Promise<Workflow>;
+  /** Returns the status of a workflow. */
+  workflow(id: string): Promise<Workflow>;
+  /** Ends a workflow without a push. Its jobs are left alone, and those that wait for others are dropped. */
+  cancelWorkflow(id: string): Promise<Workflow>;
   /** Closes the connections that are kept. */
   close(): void;
 }

@@ -139,6 +139,35 @@ class Client {
     return this.#get(`/api/v1/why?queue=${segment(queue)}&id=${segment(id)}`);
   }
 
+  /** Starts a workflow, all of it or nothing, and returns its status. The same start again does nothing. */
+  async startWorkflow(id, jobs = [], { done, dead, deadline, open } = {}) {
+    const body = { jobs: [...jobs].map(workflowJob), open: Boolean(open) };
+    if (done) body.done = workflowJob(done);
+    if (dead) body.dead = workflowJob(dead);
+    if (deadline !== undefined) body.deadline = `${Math.round(deadline * 1000)}ms`;
+    return this.#askWorkflow('PUT', id, '', JSON.stringify(body, checkValue));
+  }
+
+  /** Adds jobs to an open workflow, all or none. The same jobs again do nothing. Returns its status. */
+  async addToWorkflow(id, jobs) {
+    return this.#askWorkflow('POST', id, '/jobs', JSON.stringify({ jobs: [...jobs].map(workflowJob) }, checkValue));
+  }
+
+  /** Says that no more jobs will be added to a workflow. Returns its status. */
+  async closeWorkflow(id) {
+    return this.#askWorkflow('POST', id, '/close', '');
+  }
+
+  /** Returns the status of a workflow. */
+  async workflow(id) {
+    return this.#askWorkflow('GET', id);
+  }
+
+  /** Ends a workflow without a push. Its jobs are left alone, and those that wait for others are dropped. */
+  async cancelWorkflow(id) {
+    return this.#askWorkflow('DELETE', id);
+  }
+
   /** Closes the connections that are kept. */
   close() {
     this.#agents['http:'].destroy();
@@ -149,6 +178,10 @@ class Client {
   async _note(job, note) {
     const headers = { 'Content-Type': 'application/json', 'Lowkiq-Fence': job.fence, 'Lowkiq-Flight': job.flight };
     await this.#ask('POST', queuePath(job.queue, 'jobs', segment(job.id), 'note'), { body: JSON.stringify(note), headers });
+  }
+
+  #askWorkflow(method, id, rest = '', body = undefined) {
+    return this.#repeat(() => this.#ask(method, `/api/v1/workflows/${segment(id)}${rest}`, { body }));
   }
 
   #get(path) {
@@ -294,6 +327,14 @@ function segment(text) {
 const jobKeys = ['id', 'payload', 'score', 'performAt', 'header', 'urgent'];
 
 function jobLine(job) {
+  return JSON.stringify(writeJob(job), checkValue);
+}
+
+function workflowJob({ queue, name, after, ...job }) {
+  return { ...writeJob(job), queue, name, after };
+}
+
+function writeJob(job) {
   const unknown = Object.keys(job).find((key) => !jobKeys.includes(key));
   if (unknown !== undefined) throw new TypeError(`a job has the key ${unknown}; its keys must be ${jobKeys.join(', ')}`);
   const line = writeId(job.id);
@@ -303,7 +344,7 @@ function jobLine(job) {
   if (at !== undefined && at !== null) line.perform_in = at instanceof Date ? at.getTime() / 1000 : at;
   if (job.header) line.header = job.header;
   if (job.urgent) line.urgent = true;
-  return JSON.stringify(line, checkValue);
+  return line;
 }
 
 function* parts(lines) {

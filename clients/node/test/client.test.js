@@ -78,6 +78,19 @@ test('the page shows this', { skip }, async () => {
     console.log(reply.state, reply.result, reply.error);
     assert.deepEqual([reply.state, reply.result], ['done', 1]);
   }
+  {
+    const client = new Client();
+    const files = [
+      { queue: 'orders', id: 'a', payload: 1, name: 'first' },
+      { queue: 'orders', id: 'b', payload: 2, after: ['first'] },
+    ];
+    await client.startWorkflow('import-42', files, { done: { queue: 'orders', id: '42' }, deadline: 7200, open: true });
+    await client.addToWorkflow('import-42', [{ queue: 'orders', id: 'c', payload: 3 }]);
+    await client.closeWorkflow('import-42');
+    console.log((await client.workflow('import-42')).state);
+    await eventually('the workflow is done', async () => (await client.workflow('import-42')).state === 'done');
+    assert.equal((await client.workflow('import-42')).done, 3);
+  }
   const client = new Client({ url: 'http://127.0.0.1:9', patience: 0 });
   try {
     await client.pushMany('orders', jobs);
@@ -87,6 +100,30 @@ test('the page shows this', { skip }, async () => {
     if (error.safeToRepeat) later.push(...error.jobs);
   }
   assert.deepEqual(later, jobs);
+});
+
+test('a workflow', { skip }, async () => {
+  const id = 'wörk/1';
+  const later = (job) => ({ queue: 'orders', performAt: Date.now() / 1000 + 3600, ...job });
+  const jobs = [later({ id: 'w1', payload: Buffer.from([0]) })];
+  const done = { queue: 'orders', id: 'end', header: { tag: 'vip' } };
+  for (let i = 0; i < 2; i++) { // the same start again is no error
+    assert.equal((await client.startWorkflow(id, jobs, { done, dead: done, deadline: 60, open: true })).total, 1);
+  }
+  const other = await failure(client.startWorkflow(id, jobs));
+  assert.match(other.message, /another workflow has this id/);
+  assert.deepEqual([other.status, other.safeToRepeat], [409, false]);
+  for (let i = 0; i < 2; i++) {
+    await client.addToWorkflow(id, [later({ id: 'w2' })]);
+    await control('lose');
+    assert.equal((await client.closeWorkflow(id)).open, false);
+  }
+  assert.match((await failure(client.addToWorkflow(id, [later({ id: 'w3' })]))).message, /not open/);
+  await eventually('it has both jobs', async () => (await client.workflow(id)).total === 2);
+  assert.equal((await client.cancelWorkflow(id)).id, id);
+  await eventually('it is cancelled', async () => (await client.workflow(id)).state === 'cancelled');
+  assert.equal((await failure(client.workflow('none'))).status, 404);
+  await assert.rejects(client.startWorkflow('none', [later({ id: 'a', befor: [] })]), /its keys must be/);
 });
 
 test('equal payloads merge', { skip }, async () => {

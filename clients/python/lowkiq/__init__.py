@@ -199,6 +199,46 @@ class Client:
         path = "/api/v1/why?" + urllib.parse.urlencode({"queue": queue, "id": id})
         return self._repeat(lambda: self._ask("GET", path))
 
+    def start_workflow(self, id: str, jobs: Iterable[Mapping[str, Any]] = (), *, done: Optional[Mapping[str, Any]] = None,
+                       dead: Optional[Mapping[str, Any]] = None, deadline: Optional[float] = None,
+                       open: bool = False) -> Dict[str, Any]:
+        """Starts a workflow, all of it or nothing. Returns its status: {"id": ..., "state": "stored", "total": 3, ...}.
+
+        jobs are dicts with a queue and the arguments of push except urgent. They may have a name, and "after" with names of
+        jobs that must be done before. done is pushed once when all jobs are done, and dead when they cannot go on or after
+        deadline seconds. open means that jobs may be added until close_workflow. The same start again does nothing. Another
+        workflow under the id is an Error with status 409.
+        """
+        body: Dict[str, Any] = {"jobs": [_workflow_job(job) for job in jobs]}
+        if done:
+            body["done"] = _workflow_job(done)
+        if dead:
+            body["dead"] = _workflow_job(dead)
+        if deadline is not None:
+            body["deadline"] = f"{round(deadline * 1000)}ms"
+        if open:
+            body["open"] = True
+        return self._ask_workflow("PUT", id, "", _json(body))
+
+    def add_to_workflow(self, id: str, jobs: Iterable[Mapping[str, Any]]) -> Dict[str, Any]:
+        """Adds jobs to an open workflow, all or none. The same jobs again do nothing. Returns its status."""
+        return self._ask_workflow("POST", id, "/jobs", _json({"jobs": [_workflow_job(job) for job in jobs]}))
+
+    def close_workflow(self, id: str) -> Dict[str, Any]:
+        """Says that no more jobs will be added to a workflow. Returns its status."""
+        return self._ask_workflow("POST", id, "/close", b"")
+
+    def workflow(self, id: str) -> Dict[str, Any]:
+        """Returns the status of a workflow: its "state", and numbers of its jobs."""
+        return self._ask_workflow("GET", id)
+
+    def cancel_workflow(self, id: str) -> Dict[str, Any]:
+        """Ends a workflow without a push. Its jobs are left alone, and those that wait for others are dropped."""
+        return self._ask_workflow("DELETE", id)
+
+    def _ask_workflow(self, method: str, id: str, rest: str = "", body: Optional[bytes] = None) -> Dict[str, Any]:
+        return self._repeat(lambda: self._ask(method, "/api/v1/workflows/" + _segment(id) + rest, body))
+
     def close(self) -> None:
         """Closes the connection of this thread."""
         pid, _, connection = getattr(self._local, "kept", (0, None, None))
@@ -332,6 +372,15 @@ def _read_body(answer: http.client.HTTPResponse, connection: http.client.HTTPCon
 
 
 def _job_line(job: Mapping[str, Any]) -> bytes:
+    return _json(_job(job))
+
+
+def _workflow_job(job: Mapping[str, Any]) -> Dict[str, Any]:
+    own = {key: job[key] for key in ("queue", "name", "after") if job.get(key) is not None}
+    return {**_job({key: value for key, value in job.items() if key not in ("queue", "name", "after")}), **own}
+
+
+def _job(job: Mapping[str, Any]) -> Dict[str, Any]:
     if "id" not in job or set(job) - {"id", "payload", "score", "perform_at", "header", "urgent"}:
         keys = "id, and payload, score, perform_at, header and urgent if they are needed"
         raise ValueError(f"job {job!r:.200}: its keys must be {keys}")
@@ -346,7 +395,7 @@ def _job_line(job: Mapping[str, Any]) -> bytes:
         line["header"] = dict(job["header"])
     if job.get("urgent"):
         line["urgent"] = True
-    return _json(line)
+    return line
 
 
 def _parts(lines: List[bytes]) -> Iterable[List[int]]:

@@ -55,6 +55,18 @@ class ClientTest(unittest.TestCase):
         print(reply.state, reply.result, reply.error)
         self.assertEqual((reply.state, reply.result), ("done", 1))
         client.close()
+        client = lowkiq.Client()
+        files = [
+            {"queue": "orders", "id": "a", "payload": 1, "name": "first"},
+            {"queue": "orders", "id": "b", "payload": 2, "after": ["first"]},
+        ]
+        client.start_workflow("import-42", files, done={"queue": "orders", "id": "42"}, deadline=7200, open=True)
+        client.add_to_workflow("import-42", [{"queue": "orders", "id": "c", "payload": 3}])
+        client.close_workflow("import-42")
+        print(client.workflow("import-42")["state"])
+        self.eventually("the workflow is done", lambda: client.workflow("import-42")["state"] == "done")
+        self.assertEqual(client.workflow("import-42")["done"], 3)
+        client.close()
         client = lowkiq.Client("http://127.0.0.1:9", patience=0)
         try:
             client.push_many("orders", jobs)
@@ -63,6 +75,29 @@ class ClientTest(unittest.TestCase):
             if error.safe_to_repeat:
                 later.extend(error.jobs)
         self.assertEqual(later, [{"id": "order-2"}])
+
+    def test_workflow(self):
+        id, jobs = "wörk/1", [{"queue": "orders", "id": "w1", "payload": b"\x00", "perform_at": time.time() + 3600}]
+        done = {"queue": "orders", "id": "end", "header": {"tag": "vip"}}
+        for _ in range(2):  # the same start again is no error
+            self.assertEqual(self.client.start_workflow(id, jobs, done=done, dead=done, deadline=60, open=True)["total"], 1)
+        with self.assertRaisesRegex(lowkiq.Error, "another workflow has this id") as raised:
+            self.client.start_workflow(id, jobs)
+        self.assertEqual((raised.exception.status, raised.exception.safe_to_repeat), (409, False))
+        for _ in range(2):
+            self.client.add_to_workflow(id, [{"queue": "orders", "id": "w2", "perform_at": time.time() + 3600}])
+            control("lose")
+            self.assertFalse(self.client.close_workflow(id)["open"])
+        with self.assertRaisesRegex(lowkiq.Error, "not open"):
+            self.client.add_to_workflow(id, [{"queue": "orders", "id": "w3"}])
+        self.eventually("it has both jobs", lambda: self.client.workflow(id)["total"] == 2)
+        self.assertEqual(self.client.cancel_workflow(id)["id"], id)
+        self.eventually("it is cancelled", lambda: self.client.workflow(id)["state"] == "cancelled")
+        with self.assertRaises(lowkiq.Error) as raised:
+            self.client.workflow("none")
+        self.assertEqual(raised.exception.status, 404)
+        with self.assertRaisesRegex(ValueError, "its keys must be"):
+            self.client.start_workflow("none", [{"queue": "orders", "id": "a", "befor": []}])
 
     def test_push_merges(self):
         later = time.time() + 3600

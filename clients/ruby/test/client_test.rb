@@ -76,6 +76,17 @@ class ClientTest < Minitest::Test
       reply = client.reply('visits', reply.id, reply.token) if reply.state == 'pending'
       puts "#{reply.state} #{reply.result} #{reply.error}"
       assert_equal ['done', 1], [reply.state, reply.result]
+      client = Lowkiq::Client.new
+      files = [
+        { queue: 'orders', id: 'a', payload: 1, name: 'first' },
+        { queue: 'orders', id: 'b', payload: 2, after: ['first'] }
+      ]
+      client.start_workflow('import-42', files, done: { queue: 'orders', id: '42' }, deadline: 7200, open: true)
+      client.add_to_workflow('import-42', [{ queue: 'orders', id: 'c', payload: 3 }])
+      client.close_workflow('import-42')
+      puts client.workflow('import-42')['state']
+      eventually('the workflow is done') { client.workflow('import-42')['state'] == 'done' }
+      assert_equal 3, client.workflow('import-42')['done']
       client = Lowkiq::Client.new(url: 'http://127.0.0.1:9', patience: 0)
       begin
         client.push_many('orders', jobs)
@@ -85,6 +96,32 @@ class ClientTest < Minitest::Test
       end
     end
     assert_equal jobs, later
+  end
+
+  def test_workflow
+    id = 'wörk/1'
+    later = { queue: 'orders', perform_at: Time.now + 3600 }
+    jobs = [later.merge(id: 'w1', payload: "\x00".b)]
+    done = { queue: 'orders', id: 'end', header: { tag: 'vip' } }
+    2.times do # the same start again is no error
+      assert_equal 1, @client.start_workflow(id, jobs, done: done, dead: done, deadline: 60, open: true)['total']
+    end
+    error = assert_raises(Lowkiq::Error) { @client.start_workflow(id, jobs) }
+    assert_includes error.message, 'another workflow has this id'
+    assert_equal [409, false], [error.status, error.safe_to_repeat?]
+    2.times do
+      @client.add_to_workflow(id, [later.merge(id: 'w2')])
+      control('lose')
+      refute @client.close_workflow(id)['open']
+    end
+    error = assert_raises(Lowkiq::Error) { @client.add_to_workflow(id, [later.merge(id: 'w3')]) }
+    assert_includes error.message, 'not open'
+    eventually('it has both jobs') { @client.workflow(id)['total'] == 2 }
+    assert_equal id, @client.cancel_workflow(id)['id']
+    eventually('it is cancelled') { @client.workflow(id)['state'] == 'cancelled' }
+    assert_equal 404, assert_raises(Lowkiq::Error) { @client.workflow('none') }.status
+    error = assert_raises(ArgumentError) { @client.start_workflow('none', [later.merge(id: 'a', befor: [])]) }
+    assert_includes error.message, 'its keys must be'
   end
 
   def test_push_merges

@@ -74,6 +74,13 @@ module Lowkiq
       line
     end
 
+    # The JSON value of a job of a workflow.
+    def workflow_job(job)
+      own, pushed = job.partition { |key, _| %i[queue name after].include?(key) }.map(&:to_h)
+      check(own)
+      push(pushed).merge(own.compact)
+    end
+
     def decode(value)
       stands_for_bytes?(value) ? value['$base64'].unpack1('m') : value
     end
@@ -234,6 +241,40 @@ module Lowkiq
       patiently { ask('GET', path) }
     end
 
+    # Starts a workflow, all of it or nothing. Returns its status: {"id" => …, "state" => "stored", "total" => 3, …}.
+    #
+    # jobs are hashes with a queue and the arguments of push except urgent. They may have a name, and after with names of jobs
+    # that must be done before. done is pushed once when all jobs are done, and dead when they cannot go on or after deadline
+    # seconds. open means that jobs may be added until close_workflow. The same start again does nothing. Another workflow
+    # under the id is an Error with status 409.
+    def start_workflow(id, jobs = [], done: nil, dead: nil, deadline: nil, open: false)
+      body = { jobs: jobs.map { |job| Wire.workflow_job(job) }, open: open }
+      body[:done] = Wire.workflow_job(done) if done
+      body[:dead] = Wire.workflow_job(dead) if dead
+      body[:deadline] = "#{(deadline * 1000).round}ms" if deadline
+      ask_workflow('PUT', id, '', Wire.generate(body))
+    end
+
+    # Adds jobs to an open workflow, all or none. The same jobs again do nothing. Returns its status.
+    def add_to_workflow(id, jobs)
+      ask_workflow('POST', id, '/jobs', Wire.generate({ jobs: jobs.map { |job| Wire.workflow_job(job) } }))
+    end
+
+    # Says that no more jobs will be added to a workflow. Returns its status.
+    def close_workflow(id)
+      ask_workflow('POST', id, '/close', '')
+    end
+
+    # Returns the status of a workflow: its "state", and numbers of its jobs.
+    def workflow(id)
+      ask_workflow('GET', id)
+    end
+
+    # Ends a workflow without a push. Its jobs are left alone, and those that wait for others are dropped.
+    def cancel_workflow(id)
+      ask_workflow('DELETE', id)
+    end
+
     # Closes the connection of this fiber.
     def close
       pid, _, http = Thread.current[@kept]
@@ -270,6 +311,10 @@ module Lowkiq
           patience.after(e)
         end
       end
+    end
+
+    def ask_workflow(method, id, rest = '', body = nil)
+      patiently { ask(method, "/api/v1/workflows/#{Wire.segment(id)}#{rest}", body) }
     end
 
     def patiently
