@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/lowkiq/lowkiq/internal/process/memory"
@@ -27,7 +28,8 @@ const bytesOfStatus = 2 << 10
 func List(ctx context.Context, c *protocol.Client, cursor string, n int) (all []Status, next string, err error) {
 	shard, at := 0, "0"
 	if cursor != "" {
-		if _, err := fmt.Sscanf(cursor, "%d-%s", &shard, &at); err != nil || shard < 0 || strings.Trim(at, "0123456789") != "" {
+		_, err := fmt.Sscanf(cursor, "%d-%s", &shard, &at)
+		if _, wrong := strconv.ParseUint(at, 10, 64); err != nil || shard < 0 || wrong != nil {
 			return nil, "", invalid("cursor %.60q: must be the cursor of a page before", cursor)
 		}
 	}

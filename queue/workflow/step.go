@@ -3,6 +3,7 @@ package workflow
 import (
 	"encoding/json"
 	"fmt"
+	"math/bits"
 	"slices"
 	"strconv"
 	"strings"
@@ -62,8 +63,9 @@ type state struct {
 	Ended    int64    `json:"ended,omitempty"`
 	Total    int      `json:"total"`
 	Done     int      `json:"done"`
-	Dead     []string `json:"dead,omitempty"`      // "<serial> <name>" of the first dead members
-	MoreDead int      `json:"more_dead,omitempty"` // dead members without a name in Dead
+	Dead     serials  `json:"dead,omitempty"`      // dead members with serials below maxSerials
+	MoreDead int      `json:"more_dead,omitempty"` // other dead members
+	Names    []string `json:"names,omitempty"`     // "<serial> <name>" of some dead members, the first that died
 	Open     bool     `json:"open,omitempty"`      // members may be added
 
 	Cancelled bool `json:"cancelled,omitempty"`
@@ -80,8 +82,8 @@ type state struct {
 // Bounds of a state. Together they stay below lowkiq.MaxStateBytes.
 const (
 	maxWaitingBytes = 48 << 10 // of members that wait, and of both callbacks
-	maxDeadNames    = 1000
-	maxDeadBytes    = 8 << 10
+	maxNameBytes    = 3 << 10  // of the names of dead members
+	maxSerials      = 32 << 10 // of dead members that are known one by one; each has a bit
 	maxAdds         = 200
 )
 
@@ -247,9 +249,10 @@ func (o *outcome) addMembers(s *state, jobs []member) {
 
 // endDone counts a member that is done. Members that waited for it alone leave.
 func (o *outcome) endDone(s *state, e *event) {
-	before := len(s.Dead)
-	s.Dead = slices.DeleteFunc(s.Dead, func(label string) bool { return serialOf(label) == e.serial })
-	if len(s.Dead) == before && s.running() == 0 && s.MoreDead > 0 { // one of those without a name was requeued
+	switch {
+	case s.Dead.remove(e.serial): // it was requeued
+		s.Names = slices.DeleteFunc(s.Names, func(label string) bool { return serialOf(label) == e.serial })
+	case s.running() == 0 && s.MoreDead > 0:
 		s.MoreDead--
 	}
 	s.Done++
@@ -265,21 +268,53 @@ func (o *outcome) endDone(s *state, e *event) {
 	s.Waiting = kept
 }
 
-// endDead counts a member that has ended otherwise. A member that was requeued may die again.
+// endDead counts a member that has ended otherwise. A member that was requeued may die again. If its serial is too large to
+// be known, it counts twice, so OnDead may come too early. Done stays exact.
 func (s *state) endDead(e *event) {
-	known := slices.ContainsFunc(s.Dead, func(label string) bool { return serialOf(label) == e.serial })
-	label := fmt.Sprintf("%d %s", e.serial, e.name)
-	size := storedBytes(label)
-	for _, label := range s.Dead {
-		size += storedBytes(label)
-	}
 	switch {
-	case known || s.running() == 0:
-	case len(s.Dead) < maxDeadNames && size <= maxDeadBytes:
-		s.Dead = append(s.Dead, label)
-	default:
-		s.MoreDead++
+	case e.serial >= maxSerials:
+		if s.running() > 0 {
+			s.MoreDead++
+		}
+	case s.Dead.add(e.serial):
+		label := fmt.Sprintf("%d %s", e.serial, e.name)
+		size := storedBytes(label)
+		for _, label := range s.Names {
+			size += storedBytes(label)
+		}
+		if size <= maxNameBytes {
+			s.Names = append(s.Names, label)
+		}
 	}
+}
+
+// serials is a set of serials. Bit n%8 of byte n/8 says whether it has n.
+type serials []byte
+
+// add adds n and reports whether it is new.
+func (b *serials) add(n int) bool {
+	if missing := n/8 + 1 - len(*b); missing > 0 {
+		*b = append(*b, make([]byte, missing)...)
+	}
+	was := (*b)[n/8]
+	(*b)[n/8] |= 1 << (n % 8)
+	return (*b)[n/8] != was
+}
+
+// remove removes n and reports whether it was there.
+func (b serials) remove(n int) bool {
+	if n/8 >= len(b) || b[n/8]&(1<<(n%8)) == 0 {
+		return false
+	}
+	b[n/8] &^= 1 << (n % 8)
+	return true
+}
+
+func (b serials) count() (n int) {
+	for _, some := range b {
+		n += bits.OnesCount8(some)
+	}
+	return n
 }
 
 // storedBytes returns the size of a label in a state. JSON has six bytes for some characters.
@@ -303,7 +338,7 @@ func serialOf(label string) int {
 }
 
 // dead returns the number of members that have ended and are not done.
-func (s *state) dead() int { return len(s.Dead) + s.MoreDead }
+func (s *state) dead() int { return s.Dead.count() + s.MoreDead }
 
 // running returns the number of members that have left and have not ended.
 func (s *state) running() int { return s.Total - s.Done - s.dead() - len(s.Waiting) }

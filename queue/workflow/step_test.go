@@ -167,12 +167,31 @@ func TestStepOfManyDead(t *testing.T) {
 	}
 }
 
+// TestStepOfTheSameDead checks that a member that is requeued and dies again counts once, also without a name in the state.
+func TestStepOfTheSameDead(t *testing.T) {
+	t.Parallel()
+	o := step("w", nil, []event{ask(kindStart, false, make([][]int, 500)...)}, testTime)
+	var dead []event
+	for i := range 300 {
+		e := ended("buried", i+1)
+		e.name = strings.Repeat("n", MaxName)
+		dead = append(dead, e)
+	}
+	for range 3 {
+		o = step("w", o.state, dead, testTime)
+		if told(o) != "" || o.state.dead() != 300 || o.state.running() != 200 {
+			t.Fatalf("got %q, %d dead and %d running; want 300 dead and 200 running", told(o), o.state.dead(), o.state.running())
+		}
+	}
+}
+
 // TestStateOfAnyNames checks that a state has less than lowkiq.MaxStateBytes, also with names that JSON makes longer.
 func TestStateOfAnyNames(t *testing.T) {
 	t.Parallel()
+	const n = maxSerials + 1000
 	for _, letter := range []string{"<", `"`, "a", "é"} {
-		start := ask(kindStart, false, make([][]int, 2000)...)
-		start.Jobs[1999].After, start.Jobs[1999].Data = []int{0}, make([]byte, 35<<10)
+		start := ask(kindStart, false, make([][]int, n)...)
+		start.Jobs[n-1].After, start.Jobs[n-1].Data = []int{0}, make([]byte, 35<<10)
 		var dead []event
 		for i := range start.Jobs {
 			start.Jobs[i].Name = strings.Repeat(letter, MaxName/len(letter))
@@ -181,8 +200,8 @@ func TestStateOfAnyNames(t *testing.T) {
 			dead = append(dead, e)
 		}
 		o := step("w", nil, []event{start}, testTime)
-		o = step("w", o.state, dead[:1999], testTime)
-		if text, err := json.Marshal(o.state); err != nil || len(text) > lowkiq.MaxStateBytes || o.state.dead() != 1999 {
+		o = step("w", o.state, dead[:n-1], testTime)
+		if text, err := json.Marshal(o.state); err != nil || len(text) > lowkiq.MaxStateBytes || o.state.dead() != n-1 {
 			t.Errorf("%s: got a state of %d bytes, %v, with %d dead", letter, len(text), err, o.state.dead())
 		}
 	}

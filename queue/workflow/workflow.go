@@ -282,7 +282,7 @@ func Get(ctx context.Context, c *protocol.Client, id string) (Status, error) {
 // status returns a state as people see it.
 func (s *state) status(id string) Status {
 	of := Status{ID: id, Total: s.Total, Done: s.Done, Dead: s.dead(), Waiting: len(s.Waiting), Open: s.Open}
-	for _, label := range s.Dead[:min(10, len(s.Dead))] {
+	for _, label := range s.Names[:min(10, len(s.Names))] {
 		_, name, _ := strings.Cut(label, " ")
 		of.DeadNames = append(of.DeadNames, name)
 	}
