@@ -85,7 +85,7 @@ func (d *Dashboard) newShell(r *http.Request) shell {
 	s := shell{
 		Root: auth.Root(r), Here: r.URL.RequestURI(),
 		Cluster: d.client.Cluster(), Version: d.cfg.Version, Session: !auth.SessionEnd(r).IsZero(), MayChange: auth.MayChange(r), Assets: d.assets,
-		Nav: []navEntry{{"/", "Overview"}, {"/shards", "Shards"}, {"/nodes", "Nodes"}, {"/plan", "Plan"}, {recurringPath, "Recurring"}, {"/watch", "Events"}, {"/changes", "Changes"}, {"/redis", "Redis"}},
+		Nav: []navEntry{{"/", "Overview"}, {"/shards", "Shards"}, {"/nodes", "Nodes"}, {"/plan", "Plan"}, {recurringPath, "Recurring"}, {workflowsPath, "Workflows"}, {"/watch", "Events"}, {"/changes", "Changes"}, {"/redis", "Redis"}},
 	}
 	if now := d.sampler.latest(); now.Err != nil {
 		s.Trouble = d.explainError(now.Err)

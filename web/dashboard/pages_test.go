@@ -82,6 +82,10 @@ func TestPagesOfAFilledCluster(t *testing.T) {
 		{"recurring one of a file", "/recurring/report", 200, []string{"<h1>report</h1>", "<dt>Cron</dt><dd class=\"id\">0 6 * * 1-5</dd>", "<dt>From</dt><dd>file</dd>", "&lt;/pre&gt;&lt;b&gt;{tick}", "The next times", `<h2 id="edit">Change it</h2>`, `value="Europe/Berlin"`}},
 		{"recurring one of run time", "/recurring/sync", 200, []string{"every 24h, up to 1m later", "Remove…", "tag: vip", "<dt>From</dt><dd>run time</dd>"}},
 		{"recurring unknown", "/recurring/nobody", 404, []string{"there is no recurring entry with this name"}},
+		{"workflow unknown", "/workflow?id=nobody", 404, []string{"Nothing is here", "There is no workflow nobody. A workflow is kept for a week after its end."}},
+		{"workflow unnamed", "/workflow", 400, []string{"No id is named"}},
+		{"workflow impossible", "/workflow?id=a+%3Cb%3E", 400, []string{"&lt;b&gt;", "must be printable UTF-8 without spaces"}},
+		{"workflows bad cursor", "/workflows?cursor=%3Cb%3E", 400, []string{"must be the cursor of a page before"}},
 		{"plan unasked", "/plan", 200, []string{"moves nothing", "Live are n1"}},
 		{"plan", "/plan?add=n6,n7", 200, []string{"2 shards would move", "owner above its share"}},
 		{"plan of nothing", "/plan?add=&remove=", 200, []string{"Nothing would move"}},
@@ -119,6 +123,7 @@ func TestPagesOfAnEmptyCluster(t *testing.T) {
 	expect(t, w.get("/"), 200, "No queue is registered yet")
 	expect(t, w.get("/shards"), 200, "No queue is registered yet")
 	expect(t, w.get("/recurring"), 200, "Nothing recurs yet")
+	expect(t, w.get("/workflows"), 200, "No node has handled the start of a workflow yet")
 }
 
 func TestPagesOfAnEmptyQueue(t *testing.T) {

@@ -69,11 +69,12 @@ func changing(page string) bool {
 func TestPagesOfferWhatIsAllowed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).fill()
+	w.startWorkflow(hostileWorkflow)
 	closed, open := w.node(auth.Tokens{Read: []string{readToken}, Admin: []string{adminToken}}), w.node(auth.Tokens{})
 	for target, offers := range map[string]bool{
 		"/": false, "/shards": false, "/plan": false, "/redis": false, "/queues/orders/in-flight": false, "/nowhere": false,
 		"/queues/orders": true, "/queues/orders/jobs": true, "/queues/orders/blocked": true, "/queues/orders/morgue": true,
-		"/queues/orders/errors": true, "/queues/orders/rules": true, "/queues/orders/runs": false, "/changes": false, "/watch": false, "/queues/orders/days": false, "/queues/orders/job?id=f1": true, "/nodes": true, "/recurring": true, "/recurring/sync": true, "/result?done=requeue-all&queue=orders&changed=9": false,
+		"/queues/orders/errors": true, "/queues/orders/rules": true, "/queues/orders/runs": false, "/changes": false, "/watch": false, "/queues/orders/days": false, "/queues/orders/job?id=f1": true, "/nodes": true, "/recurring": true, "/recurring/sync": true, "/workflows": false, workflowLink(hostileWorkflow): true, "/result?done=requeue-all&queue=orders&changed=9": false,
 	} {
 		t.Run(target, func(t *testing.T) {
 			for _, c := range []struct {
