@@ -15,9 +15,11 @@ import (
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 
+	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/testing/tier"
 	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/queue/protocol"
+	"github.com/lowkiq/lowkiq/queue/workflow"
 )
 
 // press is one use of a button: what is done on a page, and what has become of the jobs.
@@ -83,6 +85,7 @@ func TestButtons(t *testing.T) {
 				b.do(command(emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true}))
 			}
 			b.pressPause(w)
+			b.pressWorkflow(w)
 			for _, name := range queues {
 				for _, p := range presses[name] {
 					t.Run(name+"/"+p.name, func(t *testing.T) { b.t, w.t = t, t; b.press(w, name, p) })
@@ -238,6 +241,24 @@ func (b *tab) pressPause(w *world) {
 		if err != nil || registry["idle"].Paused != c.paused {
 			b.t.Errorf("after %s: got paused %v, %v", c.label, registry["idle"].Paused, err)
 		}
+	}
+}
+
+// pressWorkflow closes a workflow, which ends then, and cancels another.
+func (b *tab) pressWorkflow(w *world) {
+	b.t.Helper()
+	for _, c := range []struct {
+		label string
+		state workflow.State
+	}{{"Close it", workflow.StateDone}, {"Cancel it", workflow.StateCancelled}} {
+		id := strings.Fields(c.label)[0] + hostile[0]
+		w.startWorkflow(workflow.Workflow{ID: id, Open: true, Jobs: []workflow.Job{{Queue: "idle", Push: lowkiq.Push{ID: "ok"}}}})
+		w.awaitWorkflow(id, "has a job that is done", func(s workflow.Status) bool { return s.Done == 1 })
+		b.open(w.url("n1") + query("/workflow", "id", id))
+		b.click(c.label)
+		w.awaitWorkflow(id, "is "+string(c.state), func(s workflow.Status) bool { return s.State == c.state })
+		b.do(chromedp.Reload())
+		b.says(string(c.state))
 	}
 }
 

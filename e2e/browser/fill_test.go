@@ -15,6 +15,7 @@ import (
 	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/recurring"
 	"github.com/lowkiq/lowkiq/queue/rules"
+	"github.com/lowkiq/lowkiq/queue/workflow"
 )
 
 // hostile ids try to be markup, another page, another direction, or too long.
@@ -57,6 +58,7 @@ func (w *world) fill() {
 	// What is left is behind the slow ones, and fits on a page with some of the scheduled ones.
 	w.await("orders", "bad jobs wait for a retry", func(c protocol.Counts, _ int) bool { return c.Retry >= 5 && c.Ready < 45 })
 	w.workedForWeeks()
+	w.fillWorkflows()
 	// Much recurs, some of it by hand: paused, refused, with payloads that are no markup.
 	book := recurring.Of(w.client)
 	for name, spec := range map[string]recurring.Spec{
@@ -101,6 +103,42 @@ func (w *world) fill() {
 	w.push("orphan", append(named("ok", 150), hostile...)...)
 	big := bytes.Repeat([]byte("0123456789abcdef"), 1<<16)
 	w.pushAll("orphan", lowkiq.Push{ID: "a-big-one", Payload: big}, lowkiq.Push{ID: "a-big-one", Payload: []byte("small")})
+}
+
+// fillWorkflows starts a workflow whose jobs have every state, and others whose ids are no markup and have no place to break.
+func (w *world) fillWorkflows() {
+	w.t.Helper()
+	jobs := []workflow.Job{{Queue: "mail", Push: lowkiq.Push{ID: "later-w", PerformAt: time.Now().Add(30 * time.Minute)}, Name: "later"}}
+	for i := range 40 {
+		jobs = append(jobs, workflow.Job{Queue: "mail", Push: lowkiq.Push{ID: fmt.Sprint("ok-w-", i)}},
+			workflow.Job{Queue: "mail", Push: lowkiq.Push{ID: fmt.Sprint("bad-w-", i)}, Name: fmt.Sprintf("%d %.50s", i, hostile[i%3])},
+			workflow.Job{Queue: "mail", Push: lowkiq.Push{ID: fmt.Sprint("after-w-", i)}, After: []string{"later"}})
+	}
+	w.startWorkflow(workflow.Workflow{ID: "import-42", Jobs: jobs, Open: true})
+	w.startWorkflow(workflow.Workflow{ID: hostile[0]})
+	w.startWorkflow(workflow.Workflow{ID: longest[:workflow.MaxID]})
+	w.awaitWorkflow("import-42", "has jobs of every state", func(s workflow.Status) bool {
+		return s.Done == 40 && s.Dead == 40 && s.Waiting == 40 && s.Running() == 1
+	})
+	w.awaitWorkflow(longest[:workflow.MaxID], "is done", func(s workflow.Status) bool { return s.State == workflow.StateDone })
+}
+
+func (w *world) startWorkflow(one workflow.Workflow) {
+	w.t.Helper()
+	if _, err := workflow.Start(context.Background(), w.client, one); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) awaitWorkflow(id, what string, holds func(workflow.Status) bool) {
+	w.t.Helper()
+	await(w.t, "workflow "+id+" "+what, patience, func() bool {
+		s, err := workflow.Get(context.Background(), w.client, id)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		return holds(s)
+	})
 }
 
 // workedForWeeks gives queue orders figures of sixty days, some with more than others.

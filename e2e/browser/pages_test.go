@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/queue/workflow"
 )
 
 // page is one of the dashboard.
@@ -68,6 +69,10 @@ func pages() []page {
 		{name: "recurring", path: "/recurring", want: "nightly"},
 		{name: "recurring-one", path: "/recurring/nightly", want: "Europe/Berlin"},
 		{name: "recurring-none", path: "/recurring/nobody", want: "nobody", fail: true},
+		{name: "workflows", path: "/workflows", want: "import-42"},
+		{name: "workflow", path: "/workflow?id=import-42", want: "These are the first of 40."},
+		{name: "workflow-hostile", path: query("/workflow", "id", hostile[0]), want: "All jobs are done."},
+		{name: "workflow-none", path: "/workflow?id=nobody", want: "There is no workflow nobody.", fail: true},
 		{name: "job-in-flight", path: query("/queues/orders/job", "id", "slow-1"), want: "has it (flight"},
 		{name: "job-retry", path: query("/queues/orders/job", "id", "bad-003"), want: "bad-003"},
 		{name: "job-morgue", path: query("/queues/mail/job", "id", "bad-001"), want: "exhausted"},
@@ -96,6 +101,7 @@ func pages() []page {
 		page{name: "search-beginning", path: query("/search", "q", "later*"), want: "ids that begin with later"},
 		page{name: "search-none", path: query("/search", "q", "tag:nobody"), want: "Nothing matches"},
 		page{name: "changes-cluster", path: "/changes?by=cluster", want: "New leaders"},
+		page{name: "long-workflow", path: "/workflow?id=" + longest[:workflow.MaxID], want: longest[:20]},
 		page{name: "long-recurring", path: "/recurring/" + longest, want: longest[:20]},
 	)
 	for i, id := range hostile {

@@ -48,9 +48,9 @@ func (w *world) asked(id string) string {
 func TestWorkflowPages(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.keepWorkflow("half", `"total":2000,"done":1000,"dead":["3 </bdi><img src=x onerror=alert(1)>","4 late"],"more_dead":1,"open":true,"waiting":[{"serial":7,"after":[6]}]`)
+	w.keepWorkflow("half", `"total":2000,"done":1000,"names":["3 </bdi><img src=x onerror=alert(1)>","4 late"],"more_dead":3,"open":true,"waiting":[{"serial":7,"after":[6]}]`)
 	w.keepWorkflow("done", `"total":1,"done":1,"ended":1763600060000`)
-	w.keepWorkflow("dead", `"total":2,"done":1,"dead":["2 a"],"told_dead":true`)
+	w.keepWorkflow("dead", `"total":2,"done":1,"names":["2 a"],"more_dead":1,"told_dead":true`)
 	w.keepWorkflow("late", `"total":2,"done":1,"late":true,"told_dead":true`)
 	w.keepWorkflow("cancelled", `"total":2,"done":1,"cancelled":true,"ended":1763600060000`)
 	w.keepWorkflow("empty", `"total":0,"done":0,"open":true`)
