@@ -3,11 +3,14 @@
 package browser
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
+
+	"github.com/lowkiq/lowkiq/queue/workflow"
 )
 
 // The state of the first menu of a page, and of the focus.
@@ -52,6 +55,14 @@ func TestMenu(t *testing.T) {
 	b.sees("the menu open again", menuOpen)
 	b.do(chromedp.Click("h1"))
 	b.sees("the menu closed by a click beside it", menuClosed)
+	// What the menus of a workflow say is on the screen of a phone.
+	w.startWorkflow(workflow.Workflow{ID: "import-42", Open: true})
+	b.open(w.url("n1") + "/workflow?id=import-42")
+	for i, name := range []string{"close", "cancel"} {
+		eval[bool](b, fmt.Sprintf(`(document.querySelectorAll("details.menu summary")[%d].click(), true)`, i))
+		b.sees("the open menu on the screen", fmt.Sprintf(`(({left, right}) => left >= 0 && right <= innerWidth && right > 0)(document.querySelectorAll("details.menu form")[%d].getBoundingClientRect())`, i))
+		b.shoot("menu-" + name)
+	}
 	for _, fault := range b.wrong() {
 		t.Error(fault)
 	}
