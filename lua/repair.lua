@@ -1,14 +1,15 @@
 -- repair: mend one fault of one id, if it is still there.
 --
 --#keys jobs ready due retry blocked flight parked crashes suspects count spill spillx stale late postponed
---#keys morgue dead aside states statesx progress journal journalx urgent
+--#keys morgue dead aside states statesx progress journal journalx urgent out
 -- ARGV  1 channel that wakes the owner  2 kind of the fault, see audit.go  3 id
 --       4 for damaged-record: jobs, parked or morgue  5 and the record as read
 --       4 for journal-entry and journal-count: the id of the entry, or of the last entry  5 the counter
 --       that the caller has read  6 its right value
+--       4 for follow-up-damaged: the id of the entry  5 what is wrong
 -- Returns 1, or 0 if the fault is gone or a flight prevents the repair.
 -- Keeps I1, because it leaves flights alone, and I2, because it deletes no payload: an unreadable record
--- moves to the hash aside.
+-- or follow-up moves to the hash aside.
 --#include record
 --#include sound
 --#include spill
@@ -216,15 +217,30 @@ mend['note-left'] = function()
   return not flies and redis.call('HDEL', KEY.progress, id) == 1
 end
 
+local function set_aside(field, record)
+  while redis.call('HEXISTS', KEY.aside, field) == 1 do field = field .. '+' end
+  redis.call('HSET', KEY.aside, field, record)
+end
+
 mend['damaged-record'] = function()
   local key = ({jobs = KEY.jobs, parked = KEY.parked, morgue = KEY.morgue})[ARGV[4]]
   if redis.call('HGET', key, id) ~= ARGV[5] or flies and key == KEY.jobs then return false end
-  local field = ARGV[4] .. ':' .. id
-  while redis.call('HEXISTS', KEY.aside, field) == 1 do field = field .. '+' end
-  redis.call('HSET', KEY.aside, field, ARGV[5])
+  set_aside(ARGV[4] .. ':' .. id, ARGV[5])
   redis.call('HDEL', key, id)
   if key == KEY.morgue then redis.call('ZREM', KEY.dead, id) end
   if key == KEY.jobs then leave_all() end
+  return true
+end
+
+-- A follow-up becomes a line about the fault, and the length and the bytes of each name and value.
+mend['follow-up-damaged'] = function()
+  local entry = redis.call('XRANGE', KEY.out, ARGV[4], ARGV[4])[1]
+  if not entry then return false end
+  local texts = {}
+  for i, text in ipairs(entry[2]) do texts[i] = #text .. ':' .. text end
+  set_aside('out:' .. ARGV[4], ARGV[5] .. '\n' .. table.concat(texts, ' '))
+  redis.call('XDEL', KEY.out, ARGV[4])
+  if redis.call('XLEN', KEY.out) == 0 then redis.call('DEL', KEY.out) end
   return true
 end
 

@@ -50,15 +50,16 @@ const (
 
 // Faults of a shard:
 const (
-	WrongType     FaultKind = "wrong-type"     // a key has another type in Redis
-	ClaimDamaged  FaultKind = "claim-damaged"  // the fields of the claim are impossible
-	ClaimUnknown  FaultKind = "claim-unknown"  // the holder of the claim has no lease and is not in the index
-	FlightCount   FaultKind = "flight-count"   // the claim counts more or fewer ids in flight than there are
-	FlightUnowned FaultKind = "flight-unowned" // ids are in flight in a shard without an owner
-	TombCount     FaultKind = "tomb-count"     // the counter of tombstones is wrong
-	MorgueCount   FaultKind = "morgue-count"   // the counter of the morgue's payloads is wrong
-	JournalEntry  FaultKind = "journal-entry"  // lines of its journal cannot be read, so no reader gets past them
-	JournalCount  FaultKind = "journal-count"  // the counter of its journal's lines is wrong, so too many or too few are kept
+	WrongType       FaultKind = "wrong-type"        // a key has another type in Redis
+	ClaimDamaged    FaultKind = "claim-damaged"     // the fields of the claim are impossible
+	ClaimUnknown    FaultKind = "claim-unknown"     // the holder of the claim has no lease and is not in the index
+	FlightCount     FaultKind = "flight-count"      // the claim counts more or fewer ids in flight than there are
+	FlightUnowned   FaultKind = "flight-unowned"    // ids are in flight in a shard without an owner
+	TombCount       FaultKind = "tomb-count"        // the counter of tombstones is wrong
+	MorgueCount     FaultKind = "morgue-count"      // the counter of the morgue's payloads is wrong
+	JournalEntry    FaultKind = "journal-entry"     // lines of its journal cannot be read, so no reader gets past them
+	JournalCount    FaultKind = "journal-count"     // the counter of its journal's lines is wrong, so too many or too few are kept
+	FollowUpDamaged FaultKind = "follow-up-damaged" // a follow-up that waits can never be delivered, and others may wait behind it
 )
 
 // Faults of the cluster:
@@ -97,6 +98,7 @@ var repairs = map[FaultKind]string{
 	MorgueCount:      "count again",
 	JournalEntry:     "forget the entry",
 	JournalCount:     "count again",
+	FollowUpDamaged:  "move the follow-up, with what is wrong, to the shard's hash aside",
 }
 
 // Fault is a fault.
@@ -108,8 +110,8 @@ type Fault struct {
 	What   string // what is wrong, for people
 	Repair string // what a repair would do; "" if a person must decide
 
-	record []byte // a damaged record as it was read
-	within string // where a damaged record is: jobs, parked or morgue; the id of a journal entry
+	record []byte // a damaged record as it was read; what is wrong with a follow-up
+	within string // where a damaged record is: jobs, parked or morgue; the id of a journal entry or a follow-up
 }
 
 // String returns the fault on a single line.
@@ -245,6 +247,9 @@ func (a *auditor) auditShard(ctx context.Context, s *protocol.Shard) error {
 		return err
 	}
 	if err := a.checkJournal(ctx, s); err != nil {
+		return err
+	}
+	if err := a.checkOutgoing(ctx, s); err != nil {
 		return err
 	}
 	return a.checkSums(ctx, s, seen)

@@ -182,6 +182,15 @@ func corruptions() []corruption {
 			return errors.Join(db.XAdd(ctx, &redis.XAddArgs{Stream: k.Journal, Values: []string{"i", "n/1", "n", "3", "l", "d -1 0 0 0 0 9 0 0 0\nid"}}).Err(),
 				db.HIncrBy(ctx, k.Count, "runs", 3).Err())
 		}},
+		{name: "follow-up without an id", want: audit.FollowUpDamaged, do: sendOn("5-0", "q", "mail", "p", "p", "s", "", "a", "", "e", "")},
+		{name: "follow-up of an empty id", want: audit.FollowUpDamaged, do: sendOn("5-0", "q", "mail", "i", "", "p", "p", "s", "", "a", "", "e", "")},
+		{name: "follow-up without an end", want: audit.FollowUpDamaged, do: sendOn("5-0", "q", "mail", "i", "u7", "p", "p", "s", "", "a", "")},
+		{name: "follow-up of a number that was before", want: audit.FollowUpDamaged, do: sendOn("5-1", "q", "mail", "i", "u7", "p", "p", "s", "", "a", "", "e", "")},
+		{name: "follow-up of a huge number", want: audit.FollowUpDamaged, do: sendOn("9007199254740992-0", "q", "mail", "i", "u7", "p", "p", "s", "", "a", "", "e", "")},
+		{name: "follow-up to no queue", want: audit.FollowUpDamaged, do: sendOn("5-0", "q", "", "i", "u7", "p", "p", "s", "", "a", "", "e", "")},
+		{name: "follow-up to an impossible queue", want: audit.FollowUpDamaged, do: sendOn("5-0", "q", "a b", "i", "u7", "p", "p", "s", "", "a", "", "e", "")},
+		{name: "follow-up of a score that is no number", want: audit.FollowUpDamaged, do: sendOn("5-0", "q", "mail", "i", "u7", "p", "p", "s", "high", "a", "", "e", "")},
+		{name: "follow-up that is due at no time", want: audit.FollowUpDamaged, do: sendOn("5-0", "q", "mail", "i", "u7", "p", "p", "s", "", "a", "soon", "e", "")},
 		{name: "flight without an owner", want: audit.FlightUnowned, fly: true, do: func(ctx context.Context, db rdb, k *redisdb.ShardKeys) error {
 			return db.HDel(ctx, k.Claim, "instance").Err()
 		}},
@@ -204,6 +213,13 @@ func corruptions() []corruption {
 		{name: "a key of another type", want: audit.WrongType, left: true, do: func(ctx context.Context, db rdb, k *redisdb.ShardKeys) error {
 			return db.Set(ctx, k.Aside, "text", 0).Err()
 		}},
+	}
+}
+
+// sendOn adds an entry to the follow-ups that wait.
+func sendOn(id string, values ...string) func(ctx context.Context, db rdb, k *redisdb.ShardKeys) error {
+	return func(ctx context.Context, db rdb, k *redisdb.ShardKeys) error {
+		return db.XAdd(ctx, &redis.XAddArgs{Stream: k.Out, ID: id, Values: values}).Err()
 	}
 }
 

@@ -30,6 +30,7 @@ var repairTests = []testCase{
 	{"Repair_EndsQuarantine", testRepairEndsQuarantine},
 	{"Repair_OfAnEmptyFlight", testRepairOfAnEmptyFlight},
 	{"Repair_OfAFence", testRepairOfAFence},
+	{"Repair_OfFollowUps", testRepairOfFollowUps},
 	{"Audit_Busy", testAuditBusy},
 }
 
@@ -65,7 +66,7 @@ func testRepairFaults(t *testing.T, b *backend) {
 			if lost := missing(before, r.payloads()); len(lost) > 0 && !one.left {
 				t.Errorf("lost payloads: %q (I2)", lost)
 			}
-			if one.want == audit.DamagedRecord {
+			if one.want == audit.DamagedRecord || one.want == audit.FollowUpDamaged {
 				eq(t, "moved aside", left.Aside, 1)
 			}
 			if _, err := readState(r.s, r.ctx); err != nil && !one.left {
@@ -254,6 +255,29 @@ func testRepairOfAFence(t *testing.T, b *backend) {
 		repair(true)
 		r.own(Fresh)
 	}
+}
+
+// testRepairOfFollowUps: a damaged follow-up is moved aside as it is, and its neighbours stay.
+func testRepairOfFollowUps(t *testing.T, b *backend) {
+	r := rigOn(t, b.open(t))
+	for _, values := range [][]string{
+		{"5-0", "q", "mail", "i", "u7", "p", "first", "s", "1.5", "a", "7", "e", "buried\nfailed"},
+		{"6-0", "q", "a b", "i", "u7", "p", "\x00\xff", "s", "", "a", "", "e", ""},
+		{"7-0", "q", "mail", "i", "u7", "p", "", "s", "", "a", "", "e", "expired"},
+	} {
+		r.noErr(sendOn(values[0], values[1:]...)(r.ctx, r.c.DB().ForTests(), r.s.Keys()))
+	}
+	eq(t, "left", linesOf(r.mend()), "")
+	aside, err := r.c.DB().ForTests().HGetAll(r.ctx, r.s.Keys().Aside).Result()
+	r.noErr(err)
+	want := `follow-up 6-0, which waits, cannot be delivered: queue name "a b": use letters, digits, '.', '_' and '-', beginning with a letter or digit` +
+		"\n1:q 3:a b 1:i 2:u7 1:p 2:\x00\xff 1:s 0: 1:a 0: 1:e 0:"
+	eq(t, "aside", fmt.Sprintf("%q", aside), fmt.Sprintf("%q", map[string]string{"out:6-0": want}))
+	var numbers []int64
+	for _, o := range r.outgoing() {
+		numbers = append(numbers, o.Number)
+	}
+	eq(t, "follow-ups that wait", fmt.Sprint(numbers), "[5 7]")
 }
 
 // testRepairAnything breaks a random shard in several mendable ways at once. Afterwards the audit finds no
