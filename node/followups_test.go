@@ -593,7 +593,7 @@ func TestThenDoneTooLarge(t *testing.T) {
 		found, _, err = browse.Of(q).Job(t.Context(), "a")
 		return err == nil && found.State == browse.StateMorgue
 	})
-	const want = `the rule then cannot pass a payload on: bad follow-up: follow-up to queue "billing": job "a": payload is too large: 1052 bytes, at most 1024 are allowed`
+	const want = `the rule then cannot pass a payload on: follow-up to queue "billing": bad follow-up: job "a": payload is too large: 1052 bytes, at most 1024 are allowed`
 	if found.Error != want || runs.Load() != 1 || len(found.Payloads) != 1 || len(found.Payloads[0].Data) != 1020 {
 		t.Errorf("got %d runs, %d payloads, error %q, want 1 run, 1 payload, %q", runs.Load(), len(found.Payloads), found.Error, want)
 	}
