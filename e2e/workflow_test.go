@@ -56,6 +56,9 @@ func TestWorkflowSurvives(t *testing.T) {
 		grow(members*i/kills, members*(i+1)/kills)
 		<-time.After(upTo(random, 300*time.Millisecond)) // the random instant
 		if i%5 == 2 {
+			for _, name := range f.list() {
+				f.ready(name) // a node that does not find its Redis when it starts ends
+			}
 			f.redis.Stop()
 			f.redis.Restart()
 		}
