@@ -44,17 +44,7 @@ func TestFollowUpsSurvive(t *testing.T) {
 	}
 	for i := range kills {
 		pushUpTo(each * i / (kills + 2))
-		<-time.After(upTo(random, 300*time.Millisecond)) // the random instant
-		if i%5 == 2 {
-			for _, name := range f.list() {
-				f.ready(name) // a node that does not find its Redis when it starts ends
-			}
-			f.redis.Stop()
-			f.redis.Restart()
-		}
-		name := fmt.Sprint("n", 1+random.IntN(3))
-		f.crash(name)
-		f.up(name)
+		f.disturb(random, i%5 == 2)
 	}
 	for k, queue := range []string{queueName, ledger} {
 		f.reshards(queue, 6, func(protocol.RegistryEntry) {

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/http"
 	"sync"
 	"testing"
@@ -85,6 +86,23 @@ func (f *fleet) reshards(queue string, shards int, meanwhile func(begun protocol
 		return false
 	})
 	f.t.Logf("%s has %d shards after %s and %d attempts", queue, shards, time.Since(began).Round(time.Millisecond), attempts)
+}
+
+// disturb kills a random node of n1, n2 and n3 at a random instant and starts it again. If redis is true, Redis restarts before
+// that.
+func (f *fleet) disturb(random *rand.Rand, redis bool) {
+	f.t.Helper()
+	<-time.After(upTo(random, 300*time.Millisecond)) // the random instant
+	if redis {
+		for _, name := range f.list() {
+			f.ready(name) // a node that does not find its Redis when it starts ends
+		}
+		f.redis.Stop()
+		f.redis.Restart()
+	}
+	name := fmt.Sprint("n", 1+random.IntN(3))
+	f.crash(name)
+	f.up(name)
 }
 
 // produce pushes events of its own ids with a client of its own, as another program does, until ctx ends.

@@ -54,17 +54,7 @@ func TestWorkflowSurvives(t *testing.T) {
 	}
 	for i := range kills {
 		grow(members*i/kills, members*(i+1)/kills)
-		<-time.After(upTo(random, 300*time.Millisecond)) // the random instant
-		if i%5 == 2 {
-			for _, name := range f.list() {
-				f.ready(name) // a node that does not find its Redis when it starts ends
-			}
-			f.redis.Stop()
-			f.redis.Restart()
-		}
-		name := fmt.Sprint("n", 1+random.IntN(3))
-		f.crash(name)
-		f.up(name)
+		f.disturb(random, i%5 == 2)
 	}
 	resharded := []string{protocol.Workflows, queueName}
 	for _, queue := range resharded {

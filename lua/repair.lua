@@ -6,7 +6,7 @@
 --       4 for damaged-record: jobs, parked or morgue  5 and the record as read
 --       4 for journal-entry and journal-count: the id of the entry, or of the last entry  5 the counter
 --       that the caller has read  6 its right value
---       4 for follow-up-damaged: the id of the entry  5 what is wrong
+--       4 for follow-up-damaged  the id of the entry  5 the fault's text
 -- Returns 1, or 0 if the fault is gone or a flight prevents the repair.
 -- Keeps I1, because it leaves flights alone, and I2, because it deletes no payload: an unreadable record
 -- or follow-up moves to the hash aside.

@@ -47,8 +47,8 @@ func (g *Registry) Stored(ctx context.Context, name string) (text string, entry 
 
 // Swap replaces an entry in Redis if its text is still old, and reports whether it has replaced it. Fields of a
 // later release stay. It refuses a new need that a live process does not read. fresh is the new text.
-// If Redis has replicas, Swap waits a moment for one of them: a failover that forgot the flip of a reshard would
-// let a person take back a reshard whose new shards have pushes.
+// If Redis has replicas, Swap waits a moment for one of them. Otherwise a failover could forget the flip of a reshard, and a
+// person could then cancel a reshard whose new shards have pushes.
 func (g *Registry) Swap(ctx context.Context, name, old string, next RegistryEntry) (fresh string, swapped bool, err error) {
 	was, err := g.parseEntry(name, old)
 	if err == nil {

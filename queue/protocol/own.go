@@ -15,11 +15,11 @@ import (
 
 // A built-in queue gets jobs from lowkiq itself. Its handler is a part of every node.
 
-// ownPushes is how many payloads of a crowded id ReadOwn reads. The rules of the queue bound their bytes.
+// ownPushes is the number of payloads of a crowded id that ReadOwn reads. The rules of the queue bound their bytes.
 const ownPushes = 1000
 
-// ReadOwn reads an id of a built-in queue at one moment: the state that the handler keeps for it, nil if there is none, and
-// its first payloads, those in flight first. If nobody has registered the queue, there is nothing.
+// ReadOwn reads the state of an id of a built-in queue and the first payloads of the id, in-flight payloads first, in one
+// transaction. The state is nil if the handler keeps none. Both are nil if nobody has registered the queue.
 func (c *Client) ReadOwn(ctx context.Context, queue, id string) (state []byte, first []lowkiq.Payload, err error) {
 	s, err := c.ownShard(ctx, queue, id)
 	if s == nil || err != nil {

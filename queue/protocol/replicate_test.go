@@ -14,15 +14,22 @@ import (
 	"github.com/lowkiq/lowkiq/internal/testing/tier"
 )
 
+// newReplicaRig returns a rig on a master, and a client of its replica. servers are the master and the replica.
+func newReplicaRig(t *testing.T) (r *rig, replica *redis.Client, servers []*redistest.Server) {
+	t.Helper()
+	servers = redistest.StartSentinel(t).Data
+	r = newRig(t, &backend{url: servers[0].URL()})
+	replica = redis.NewClient(&redis.Options{Addr: servers[1].Addr(), Protocol: 2, DisableIdentity: true})
+	t.Cleanup(func() { replica.Close() })
+	return r, replica, servers
+}
+
 // TestClaimWaitsForReplica: a claim is on a replica when it is answered. If no replica answers, the claim
 // says so.
 func TestClaimWaitsForReplica(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
-	servers := redistest.StartSentinel(t).Data
-	r := newRig(t, &backend{url: servers[0].URL()})
-	replica := redis.NewClient(&redis.Options{Addr: servers[1].Addr(), Protocol: 2, DisableIdentity: true})
-	defer replica.Close()
+	r, replica, servers := newReplicaRig(t)
 	for i := range 20 {
 		claim := r.own(Seize)
 		holder, err := replica.HGet(r.ctx, r.s.Keys().Claim, "fence").Int64()
@@ -57,10 +64,7 @@ func TestClaimWithoutReplicas(t *testing.T) {
 func TestImportWaitsForReplica(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
-	servers := redistest.StartSentinel(t).Data
-	r := newRig(t, &backend{url: servers[0].URL()})
-	replica := redis.NewClient(&redis.Options{Addr: servers[1].Addr(), Protocol: 2, DisableIdentity: true})
-	defer replica.Close()
+	r, replica, servers := newReplicaRig(t)
 	for i := range 20 {
 		id := fmt.Sprint("id", i)
 		if _, err := transfer.Import(r.ctx, r.q, "old", entry(int64(i+1), id, strings.Repeat("x", 1<<20))); err != nil {
@@ -81,10 +85,7 @@ func TestImportWaitsForReplica(t *testing.T) {
 func TestSwapWaitsForReplica(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
-	servers := redistest.StartSentinel(t).Data
-	r := newRig(t, &backend{url: servers[0].URL()})
-	replica := redis.NewClient(&redis.Options{Addr: servers[1].Addr(), Protocol: 2, DisableIdentity: true})
-	defer replica.Close()
+	r, replica, _ := newReplicaRig(t)
 	for i := range 20 {
 		text, entry, err := r.c.Registry().Stored(r.ctx, "q")
 		if err != nil {
@@ -109,11 +110,8 @@ func TestSwapWaitsForReplica(t *testing.T) {
 func TestFollowUpWaitsForReplica(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
-	servers := redistest.StartSentinel(t).Data
-	r := newRig(t, &backend{url: servers[0].URL()})
+	r, replica, servers := newReplicaRig(t)
 	mail := r.otherQueue("mail", 2)
-	replica := redis.NewClient(&redis.Options{Addr: servers[1].Addr(), Protocol: 2, DisableIdentity: true})
-	defer replica.Close()
 	deliver := func(number int64) (all []*Shipment) {
 		for _, id := range []string{"a", "b", "c"} {
 			to := mail.Of(id)

@@ -200,7 +200,7 @@ func testWorkflowNotForged(t *testing.T, b *backend) {
 	eq(t, "the workflow", r.status("w"), "running 1 0 0 0")
 }
 
-// testWorkflowStartsOnce: of two programs that start different workflows at once, one wins, and the other learns that.
+// testWorkflowStartsOnce: two programs start different workflows under an id at once. The second start is refused.
 func testWorkflowStartsOnce(t *testing.T, b *backend) {
 	r := newWorkflowRig(t, b)
 	errs := make(chan error, 8)

@@ -98,8 +98,8 @@ func benchDriver(c *protocol.Client) *Driver {
 	return &Driver{Client: c, Leads: func() bool { return true }, Entries: c.Registry().Entries, By: changes.Itself("n1"), Log: slog.New(slog.DiscardHandler)}
 }
 
-// BenchmarkReshard reshards a queue from 16 to 64 shards and compares the estimate with what it took. The constants of the
-// estimate come from here. An op moves benchEntries entries.
+// BenchmarkReshard reshards a queue from 16 to 64 shards and compares the estimate with the measured time and memory. The
+// constants of the estimate are its results. An op moves benchEntries entries.
 func BenchmarkReshard(b *testing.B) {
 	for _, kind := range benchKinds {
 		b.Run(kind.name, func(b *testing.B) {

@@ -19,8 +19,8 @@ import (
 // Shards is the number of shards with which the queue of workflows is registered. It may be resharded.
 const Shards = 16
 
-// Rules are the rules of the queue of workflows. What waits for an id is one run, whose follow-ups must fit into one ack,
-// with members that do not leave yet.
+// Rules returns the rules of the queue of workflows. A run handles all payloads that wait for an id. Its follow-ups must fit
+// into one ack, and so must the members that stay behind. That bounds the payloads.
 func Rules() rules.Rules {
 	return rules.Rules{BatchSize: 20, State: -1, Push: rules.Push{PayloadBytes: maxMessage, IDPayload: maxMessage + 40<<10}}
 }

@@ -83,7 +83,7 @@ type state struct {
 const (
 	maxWaitingBytes = 48 << 10 // of members that wait, and of both callbacks
 	maxNameBytes    = 3 << 10  // of the names of dead members
-	maxSerials      = 32 << 10 // of dead members that are known one by one; each has a bit
+	maxSerials      = 32 << 10 // members whose death is known by serial, with a bit for each
 	maxAdds         = 200
 )
 

@@ -26,7 +26,8 @@ type Workflow struct {
 	Jobs []Job
 	// Done is pushed once when all jobs are done and no more can be added, and Dead once when nothing of the workflow can
 	// run any more and some job has died, or when the deadline comes first. A job has died if it was buried, deleted, or has
-	// expired. Jobs of a queue that is deleted never end, so give a Deadline if that may happen. Either may be nil. Both have the header workflow with the id.
+	// expired. Jobs of a deleted queue never end, so set a Deadline if that may happen. Either may be nil. Both have the
+	// header workflow with the id.
 	Done, Dead *lowkiq.FollowUp
 	// Deadline is the time from the start after which Dead is pushed if Done was not. 0 is none.
 	Deadline time.Duration

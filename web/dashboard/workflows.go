@@ -15,7 +15,7 @@ import (
 
 const (
 	workflowsPath = "/workflows"
-	workflowPath  = "/workflow" // of one workflow, with its id as a parameter: an id may be ".."
+	workflowPath  = "/workflow" // of a workflow; the id is a parameter, because it may be ".."
 	workflowsRows = 50          // workflows of a page, more or less
 )
 
