@@ -427,6 +427,7 @@ func TestFollowUpsSurvive(t *testing.T) {
 			one.stop()
 			one = begin("one")
 		case 13:
+			one.working() // a node that does not find its Redis when it starts ends
 			srv.Restart()
 		}
 	}
