@@ -266,6 +266,54 @@ func holdsSlot(nodes, id string, slot int) bool {
 	return false
 }
 
+// awaitAgreement waits until all masters that answer agree on the slots and the epoch of each master. A slot that moves before
+// may lose its owner for good. Its receiver takes an epoch above those that it knows, without a vote. If it does not know the
+// epoch of another master, that master's older claim of the slot wins.
+func (c *Cluster) awaitAgreement() {
+	c.t.Helper()
+	if err := awaitCondition(nil, c.masterViewsAgree); err != nil {
+		c.t.Errorf("the masters do not agree who owns which slot: %v", err)
+	}
+}
+
+func (c *Cluster) masterViewsAgree() bool {
+	var first []string
+	for _, client := range c.clients[:len(c.Masters)] {
+		nodes, err := client.ClusterNodes(c.t.Context()).Result()
+		if err != nil {
+			continue // the server is killed or paused
+		}
+		view := ownersIn(nodes)
+		if first == nil {
+			first = view
+		}
+		if !slices.Equal(view, first) {
+			return false
+		}
+	}
+	return true
+}
+
+// ownersIn returns the id, the epoch and the slots of each server in an answer of CLUSTER NODES, without slots that are moving.
+func ownersIn(nodes string) []string {
+	var owners []string
+	for line := range strings.Lines(nodes) {
+		fields := strings.Fields(line)
+		if len(fields) < 8 {
+			continue
+		}
+		owner := fields[0] + " " + fields[6]
+		for _, text := range fields[8:] {
+			if !strings.HasPrefix(text, "[") {
+				owner += " " + text
+			}
+		}
+		owners = append(owners, owner)
+	}
+	slices.Sort(owners)
+	return owners
+}
+
 func addressesOf(servers []*Server) []string {
 	var addrs []string
 	for _, s := range servers {

@@ -1,6 +1,7 @@
 package redistest
 
 import (
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -35,5 +36,19 @@ func TestHalfMovedSlotAsksAndTriesAgain(t *testing.T) {
 		if want := i != (from+1)%3; moved != want {
 			t.Errorf("master %d after the move: got %v, want MOVED %t", i, err, want)
 		}
+	}
+}
+
+// TestMovesInARow moves few slots often, one right after the other. Each must have an owner that all masters know.
+func TestMovesInARow(t *testing.T) {
+	t.Parallel()
+	c := StartCluster(t, 3)
+	for i := range 200 {
+		slot := c.SlotOf(strconv.Itoa(i % 7))
+		from := c.OwnerOf(slot)
+		if from < 0 {
+			t.Fatalf("slot %d has no owner after %d moves", slot, i)
+		}
+		c.BeginMove(slot, from, (from+1)%3).Finish()
 	}
 }

@@ -33,7 +33,7 @@ func (m *Move) Step(n int) bool {
 	return err == nil && moved > 0
 }
 
-// Finish moves the remaining keys, gives the slot to its new master, and waits until all masters know.
+// Finish moves the remaining keys, gives the slot to its new master, and waits until all masters agree who owns which slot.
 func (m *Move) Finish() {
 	m.cluster.t.Helper()
 	for m.Step(100) {
@@ -41,6 +41,7 @@ func (m *Move) Finish() {
 	if err := m.assignSlot(m.cluster.t.Context()); err != nil {
 		m.cluster.t.Errorf("assign slot %d to master %d: %v", m.slot, m.to, err)
 	}
+	m.cluster.awaitAgreement()
 }
 
 func (m *Move) beginMove(ctx context.Context) error {
