@@ -237,7 +237,7 @@ func tryCalls(t *testing.T, caller, producer *backend, owner *rig) {
 			return c.DB().ForTests().Set(ctx, owner.s.Keys().ReplyTo(got.Token), "done\n2", time.Hour).Err()
 		},
 		"wait for what others are told": func() error {
-			sub := c.DB().ForTests().PSubscribe(ctx, "lk:*")
+			sub := c.DB().ForTests().(redis.UniversalClient).PSubscribe(ctx, "lk:*")
 			defer sub.Close()
 			_, err := sub.Receive(ctx)
 			return err

@@ -9,9 +9,8 @@ import (
 
 	. "github.com/lowkiq/lowkiq/queue/protocol"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/store/redisdb"
 	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 	"github.com/lowkiq/lowkiq/internal/testing/tier"
 )
@@ -34,7 +33,7 @@ type backend struct {
 }
 
 // rdb is a Redis as go-redis sees it.
-type rdb = redis.UniversalClient
+type rdb = redisdb.Client
 
 // testCase is a test of the suite.
 type testCase struct {

@@ -7,10 +7,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/queue/browse"
 	. "github.com/lowkiq/lowkiq/queue/protocol"
-	"github.com/redis/go-redis/v9"
 
 	"github.com/lowkiq/lowkiq/internal/store/journal"
 	"github.com/lowkiq/lowkiq/internal/testing/redistest"

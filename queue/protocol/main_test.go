@@ -4,8 +4,9 @@ import (
 	"context"
 	"testing"
 
-	"github.com/lowkiq/lowkiq/internal/testing/leaktest"
 	"github.com/redis/go-redis/v9"
+
+	"github.com/lowkiq/lowkiq/internal/testing/leaktest"
 )
 
 // quiet drops the messages that go-redis prints, because tests break connections on purpose.

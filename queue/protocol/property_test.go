@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	. "github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/rules"
 
@@ -29,7 +31,7 @@ var propertyTests = []testCase{{"Model", testModel}}
 func testModel(t *testing.T, b *backend) {
 	client := b.open(t)
 	client.DB().ForTests().AddHook(twice{})
-	heard := client.DB().ForTests().Subscribe(t.Context())
+	heard := client.DB().ForTests().(redis.UniversalClient).Subscribe(t.Context())
 	defer heard.Close()
 	rapid.Check(t, func(rt *rapid.T) {
 		if b.second && rapid.Uint64().Draw(rt, "second")%8 != 0 {

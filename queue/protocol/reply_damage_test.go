@@ -43,7 +43,7 @@ func addresses(channel string) map[string]string {
 // all of its steps, answers the other calls, and sends nothing to a foreign channel.
 func testReplyDamage(t *testing.T, b *backend) {
 	r := newRig(t, b)
-	keys, rdb := r.s.Keys(), r.c.DB().ForTests()
+	keys, rdb := r.s.Keys(), r.c.DB().ForTests().(redis.UniversalClient)
 	heard := rdb.Subscribe(r.ctx, foreign, "a channel with spaces", "*")
 	if _, err := heard.Receive(r.ctx); err != nil && strings.HasPrefix(err.Error(), "NOPERM") {
 		r.noErr(heard.Close()) // by its ACL the user has the channels lk:* alone, in scripts, too

@@ -307,7 +307,7 @@ func testReplyOnEachMaster(t *testing.T, b *backend) {
 	var mu sync.Mutex // guards listening
 	var listening []*redis.PubSub
 	r.noErr(r.c.DB().EachMaster(r.ctx, func(ctx context.Context, master *redisdb.DB) error {
-		sub := master.ForTests().Subscribe(r.ctx, r.c.DB().Keys.Replies("test"))
+		sub := master.ForTests().(redis.UniversalClient).Subscribe(r.ctx, r.c.DB().Keys.Replies("test"))
 		mu.Lock()
 		defer mu.Unlock()
 		listening = append(listening, sub)

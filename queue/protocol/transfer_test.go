@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/lowkiq/lowkiq/queue/browse"
 	. "github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/rules"
@@ -232,7 +234,7 @@ func testImportLarge(t *testing.T, b *backend) {
 // testImportWakes: an import wakes the owner as a push does.
 func testImportWakes(t *testing.T, b *backend) {
 	r := newRig(t, b)
-	sub := r.c.DB().ForTests().Subscribe(r.ctx, r.s.Keys().Wake)
+	sub := r.c.DB().ForTests().(redis.UniversalClient).Subscribe(r.ctx, r.s.Keys().Wake)
 	defer sub.Close()
 	_, err := sub.Receive(r.ctx)
 	r.noErr(err)

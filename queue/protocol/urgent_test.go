@@ -15,8 +15,9 @@ import (
 	. "github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/rules"
 
-	"github.com/lowkiq/lowkiq"
 	"github.com/redis/go-redis/v9"
+
+	"github.com/lowkiq/lowkiq"
 )
 
 var urgentTests = []testCase{
@@ -399,7 +400,7 @@ func testUrgentRules(t *testing.T, b *backend) {
 
 func testUrgentWakes(t *testing.T, b *backend) {
 	r := newRig(t, b)
-	sub := r.c.DB().ForTests().Subscribe(r.ctx, r.s.Keys().Wake)
+	sub := r.c.DB().ForTests().(redis.UniversalClient).Subscribe(r.ctx, r.s.Keys().Wake)
 	defer sub.Close()
 	r.noErr(second(sub.Receive(r.ctx)))
 	r.push(job("a", "1", urgent))

@@ -30,7 +30,7 @@ type rig struct {
 	*testing.T
 	ctx context.Context
 	c   *protocol.Client
-	rdb redis.UniversalClient
+	rdb redisdb.Client
 	q   *protocol.Queue // in its present layout
 
 	report  func(int)

@@ -32,16 +32,26 @@ type Config struct {
 	PoolSize int           // connections per Redis node; 0 means 10 per CPU
 }
 
+// Client is the part of a [redis.UniversalClient] that names no client type of go-redis. The fields and methods of exported
+// types name no client type either. Otherwise the compiler would compile some 1,500 methods of go-redis again in every package
+// that imports this one, and in users' packages.
+type Client interface {
+	redis.Cmdable
+	Do(ctx context.Context, args ...any) *redis.Cmd
+	AddHook(redis.Hook)
+	Close() error
+}
+
 // DB is a client of a Redis: single, Sentinel or Cluster. It is safe for concurrent use.
 type DB struct {
-	rdb       redis.UniversalClient
-	address   string // for people: hosts without credentials
-	timeout   time.Duration
-	tls       bool
-	sentinels *sentinels // nil without Sentinel
-	replicas  *replicas
-	lookout   *lookout // nil without a Redis Cluster
-	links     *links
+	rdb            Client
+	address        string // for people: hosts without credentials
+	timeout        time.Duration
+	tls            bool
+	checkSentinels func(context.Context) error // nil without Sentinel
+	replicas       *replicas
+	lookout        *lookout // nil without a Redis Cluster
+	links          *links
 
 	Keys    Keys
 	Scripts *Scripts
@@ -55,17 +65,18 @@ func Open(cfg Config) (*DB, error) {
 	if err != nil {
 		return nil, fmt.Errorf("redis address %q: %w", MaskURL(cfg.URL), err)
 	}
+	rdb := redis.NewUniversalClient(opts)
 	db := &DB{
-		rdb: redis.NewUniversalClient(opts), address: strings.Join(opts.Addrs, ","), timeout: cfg.Timeout, tls: opts.TLSConfig != nil,
+		rdb: rdb, address: strings.Join(opts.Addrs, ","), timeout: cfg.Timeout, tls: opts.TLSConfig != nil,
 		links:    &links{open: map[*link]struct{}{}},
 		replicas: &replicas{seen: map[string]replicaCount{}},
 		Keys:     Keys{cfg.Cluster}, Scripts: NewScripts(), Sharded: opts.IsClusterMode, Slow: sleep.NewTenth(),
 	}
 	if opts.MasterName != "" {
-		db.sentinels = &sentinels{opts}
+		db.checkSentinels = (&sentinels{opts}).checkUser
 		db.rdb.AddHook(knownMaster{opts.MasterName})
 	}
-	db.lookout = newLookout(db.rdb, db.links, cfg.Timeout)
+	db.lookout = newLookout(rdb, db.links, cfg.Timeout)
 	return db, nil
 }
 
@@ -81,8 +92,8 @@ func (db *DB) Close() error {
 // Address returns the hosts without credentials, for people.
 func (db *DB) Address() string { return db.address }
 
-// ForTests returns go-redis's client, for tests that read keys or damage them.
-func (db *DB) ForTests() redis.UniversalClient { return db.rdb }
+// ForTests returns go-redis's client, a [redis.UniversalClient], for tests that read keys or damage them.
+func (db *DB) ForTests() Client { return db.rdb }
 
 // With returns db for the keys of another cluster.
 func (db *DB) With(cluster string) *DB {
@@ -161,7 +172,7 @@ func (db *DB) execPipeline(ctx context.Context, pipe redis.Pipeliner, what strin
 // since before read began, it sends nothing and unchanged is false. read gets a function that sends
 // commands in the meantime.
 func (db *DB) IfUnchanged(ctx context.Context, what, key string, read func(do func(args ...any) (any, error)) ([]Cmd, error)) (replies []any, unchanged bool, err error) {
-	err = db.rdb.Watch(ctx, func(tx *redis.Tx) error {
+	err = db.rdb.(redis.UniversalClient).Watch(ctx, func(tx *redis.Tx) error {
 		cmds, err := read(func(args ...any) (any, error) {
 			cmd := redis.NewCmd(ctx, args...)
 			_ = tx.Process(ctx, cmd) // the command carries its error
@@ -184,7 +195,9 @@ func (db *DB) EachMaster(ctx context.Context, fn func(ctx context.Context, maste
 	if !ok {
 		return fn(ctx, db)
 	}
-	return cluster.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error { return fn(ctx, db.onNode(node)) })
+	return cluster.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error {
+		return fn(ctx, db.onNode(node, node.Options().Addr))
+	})
 }
 
 // MasterOf returns the master that has a key.
@@ -197,13 +210,13 @@ func (db *DB) MasterOf(ctx context.Context, key string) (*DB, error) {
 	if err != nil {
 		return nil, err
 	}
-	return db.onNode(node), nil
+	return db.onNode(node, node.Options().Addr), nil
 }
 
 // onNode returns db for a node of its cluster.
-func (db *DB) onNode(node *redis.Client) *DB {
+func (db *DB) onNode(node Client, address string) *DB {
 	one := *db
-	one.rdb, one.address = node, node.Options().Addr
+	one.rdb, one.address = node, address
 	return &one
 }
 

@@ -58,7 +58,7 @@ func (db *DB) mistakeIn(err error) string {
 		return "is no Redis Cluster (its URL must be redis://, or redis+sentinel:// with a sentinel)"
 	case !db.Sharded && Says(err, "MOVED"):
 		return "is a server of a Redis Cluster (its URL must be redis+cluster://)"
-	case db.sentinels != nil && strings.Contains(text, "unknown command 'sentinel'"):
+	case db.checkSentinels != nil && strings.Contains(text, "unknown command 'sentinel'"):
 		return "is no sentinel (the URL must have the address of a sentinel, whose port is mostly 26379, or be redis:// for a Redis alone)"
 	case strings.Contains(text, "redis: can't parse") || strings.Contains(text, "redis: invalid reply"):
 		return "does not answer as a Redis does (its URL must have the port of Redis, mostly 6379)"

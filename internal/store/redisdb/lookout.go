@@ -33,7 +33,7 @@ const (
 
 // lookout watches the masters of a Redis Cluster. A nil lookout watches nothing.
 type lookout struct {
-	cluster  *redis.ClusterClient
+	masters  func(context.Context, func(address string)) // calls the function concurrently for each known master
 	links    *links
 	patience time.Duration // an address is trusted again after this time without a failure
 	closed   chan struct{}
@@ -52,11 +52,20 @@ func newLookout(rdb redis.UniversalClient, l *links, timeout time.Duration) *loo
 	case *redis.ClusterClient:
 		// A hanging command fails after the timeout. So a dead address fails twice within the
 		// patience.
-		o := &lookout{cluster: client, links: l, patience: 2*timeout + silence, closed: make(chan struct{}), suspects: map[string]time.Time{}}
+		o := &lookout{masters: mastersOf(client), links: l, patience: 2*timeout + silence, closed: make(chan struct{}), suspects: map[string]time.Time{}}
 		client.OnNewNode(func(node *redis.Client) { node.AddHook(watchHook{links: l, lookout: o, address: node.Options().Addr}) })
 		return o
 	}
 	return nil
+}
+
+func mastersOf(cluster *redis.ClusterClient) func(context.Context, func(address string)) {
+	return func(ctx context.Context, each func(address string)) {
+		_ = cluster.ForEachMaster(ctx, func(_ context.Context, master *redis.Client) error {
+			each(master.Options().Addr)
+			return nil
+		}) // an error means that the masters are unknown
+	}
 }
 
 // watchAnswer suspects an address that does not answer for a while. Call stop after the answer.
@@ -149,14 +158,13 @@ func (o *lookout) boundQuestion(ctx context.Context, address string) (context.Co
 // addresses from then on.
 func (o *lookout) masterAddresses() map[string]bool {
 	ctx := context.WithValue(context.Background(), looking{}, true)
-	var mu sync.Mutex // guards all; the function runs for all masters concurrently
+	var mu sync.Mutex // guards all
 	all := map[string]bool{}
-	_ = o.cluster.ForEachMaster(ctx, func(_ context.Context, master *redis.Client) error {
+	o.masters(ctx, func(address string) {
 		mu.Lock()
 		defer mu.Unlock()
-		all[master.Options().Addr] = true
-		return nil
-	}) // an error means that the masters are unknown
+		all[address] = true
+	})
 	return all
 }
 

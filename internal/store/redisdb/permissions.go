@@ -20,7 +20,7 @@ import (
 // checkPermissions returns an error that names everything that Redis does not permit the client's
 // user. It ignores failures with other reasons, because a later caller of the command gets them.
 func (db *DB) checkPermissions(ctx context.Context) error {
-	if err := db.sentinels.checkUser(ctx); err != nil {
+	if err := db.checkSentinelUser(ctx); err != nil {
 		return err
 	}
 	keys, err := db.probeKeys(ctx)
@@ -48,7 +48,7 @@ func (db *DB) refusedToConnect(ctx context.Context, err error) error {
 	}
 	refused := refusals{}
 	refused.addError(first, err)
-	return cmp.Or(db.sentinels.checkUser(ctx), refused.asError(db.address), db.Explain("connect", err))
+	return cmp.Or(db.checkSentinelUser(ctx), refused.asError(db.address), db.Explain("connect", err))
 }
 
 // probeKeys returns a key for each master on which to try commands, by the address of the master.

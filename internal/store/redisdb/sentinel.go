@@ -45,12 +45,16 @@ func (knownMaster) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 	return next
 }
 
+func (db *DB) checkSentinelUser(ctx context.Context) error {
+	if db.checkSentinels == nil {
+		return nil
+	}
+	return db.checkSentinels(ctx)
+}
+
 // checkUser returns an error if a sentinel does not permit its user everything that the client
 // does. It ignores sentinels that do not answer.
 func (s *sentinels) checkUser(ctx context.Context) error {
-	if s == nil {
-		return nil
-	}
 	errs := make([]error, len(s.opts.Addrs))
 	var work sync.WaitGroup
 	for i, addr := range s.opts.Addrs {

@@ -11,7 +11,16 @@ import (
 
 // Subscription is a connection that listens to channels. If it breaks, the next Receive opens a new
 // connection with the same channels.
-type Subscription struct{ pubsub *redis.PubSub }
+type Subscription struct{ pubsub pubsub }
+
+// pubsub is the part of a [redis.PubSub] that a Subscription needs; see Client.
+type pubsub interface {
+	Subscribe(ctx context.Context, channels ...string) error
+	Unsubscribe(ctx context.Context, channels ...string) error
+	ReceiveTimeout(ctx context.Context, timeout time.Duration) (any, error)
+	Ping(ctx context.Context, payload ...string) error
+	Close() error
+}
 
 // News is something that a subscription has received.
 type News struct {
@@ -20,9 +29,11 @@ type News struct {
 	Payload   string
 }
 
-// Subscribe returns a subscription without channels.
+// Subscribe returns a subscription without channels. It is never inlined, because its body names a client type (see Client).
+//
+//go:noinline
 func (db *DB) Subscribe(ctx context.Context) *Subscription {
-	return &Subscription{db.rdb.Subscribe(ctx)}
+	return &Subscription{db.rdb.(redis.UniversalClient).Subscribe(ctx)}
 }
 
 // Add subscribes to channels. The confirmations arrive as news.

@@ -9,7 +9,7 @@ import (
 func TestClock(t *testing.T) {
 	t.Parallel()
 	s, clock := StartClocked(t)
-	rdb := s.newClient()
+	rdb := clientOf(s)
 	defer rdb.Close()
 	if err := rdb.Set(t.Context(), "key", 1, time.Minute).Err(); err != nil {
 		t.Fatal(err)

@@ -13,17 +13,25 @@ import (
 
 const slots = 16384
 
+// adminClient is the part of a [redis.Client] for administration. The exported types name no client type of go-redis, for the reason
+// that redisdb.Client states.
+type adminClient interface {
+	redis.Cmdable
+	Do(ctx context.Context, args ...any) *redis.Cmd
+	Close() error
+}
+
 // Cluster is a Redis Cluster. Its methods may be called from any goroutine, but not concurrently.
 type Cluster struct {
 	Masters  []*Server // each may be killed, paused and restarted
 	Replicas []*Server // replica of the master at the same index; nil without replicas
 
 	t       testing.TB
-	tls     *TLS            // nil without TLS
-	args    []string        // added to the command line of each master
-	env     []string        // added to the environment of the next master
-	clients []*redis.Client // a client per server for administration, those of masters first
-	ids     []string        // the masters' names in the cluster
+	tls     *TLS          // nil without TLS
+	args    []string      // added to the command line of each master
+	env     []string      // added to the environment of the next master
+	clients []adminClient // a client per server for administration, those of masters first
+	ids     []string      // the masters' names in the cluster
 }
 
 // StartCluster runs a cluster whose slots are spread evenly over the masters, and waits until each master knows every slot.
@@ -142,7 +150,7 @@ func (c *Cluster) addServer() {
 			"--cluster-node-timeout", "5000",
 		}, c.args), nil
 	}, c.env...)
-	client := s.newClient()
+	client := clientOf(s)
 	c.t.Cleanup(func() { _ = client.Close() })
 	c.Masters, c.clients = append(c.Masters, s), append(c.clients, client)
 }

@@ -98,7 +98,7 @@ func (s *Sentinel) writeConfig(p *port, dir string, master *Server) string {
 }
 
 func isReplicating(ctx context.Context, replica *Server) bool {
-	client := replica.newClient()
+	client := clientOf(replica)
 	defer func() { _ = client.Close() }()
 	info, err := client.Info(ctx, "replication").Result()
 	return err == nil && hasLines(info, []string{"role:slave", "master_link_status:up"})
@@ -167,5 +167,5 @@ func (s *Sentinel) DownAfter(silence time.Duration) {
 }
 
 func sentinelClient(s *Server) *redis.SentinelClient {
-	return redis.NewSentinelClient(s.clientOptions())
+	return redis.NewSentinelClient(optionsFor(s))
 }

@@ -117,7 +117,7 @@ func (s *Server) launch() error {
 }
 
 func (s *Server) awaitPing(p *process) error {
-	client := s.newClient()
+	client := clientOf(s)
 	defer func() { _ = client.Close() }()
 	var last error
 	err := awaitCondition(p.done, func() bool {
@@ -217,9 +217,9 @@ func checkListens(addr string) error {
 // newClient returns a client that returns every error at once, without retries.
 func newClient(addr string) *redis.Client { return redis.NewClient(clientOptions(addr)) }
 
-func (s *Server) newClient() *redis.Client { return redis.NewClient(s.clientOptions()) }
+func clientOf(s *Server) *redis.Client { return redis.NewClient(optionsFor(s)) }
 
-func (s *Server) clientOptions() *redis.Options {
+func optionsFor(s *Server) *redis.Options {
 	opts := clientOptions(s.Addr())
 	opts.TLSConfig = s.tls
 	return opts
