@@ -97,8 +97,10 @@ func TestLimitOfGroups(t *testing.T) {
 	took := slices.MaxFunc(a, time.Time.Compare).Sub(slices.MinFunc(a, time.Time.Compare))
 	refused := total(t, all, "lowkiq_jobs_postponed_total", "group")
 	t.Logf("150 ids of 10 ms, 2 at once, took %s: %.0f%% of the limit; %.0f times one was put back", took, 100*150*0.01/2/took.Seconds(), refused)
-	if refused > 20*170 { // all that wait, whenever a call ends, would be some 12,000
-		t.Errorf("%.0f times one was put back, of 170 that had to wait, want a few times each", refused)
+	// A waiting id asks again at times, so a slow machine puts it back more often. If all that wait asked whenever a call
+	// ends, they would be put back some 12,000 times.
+	if want := 20 * 170 * max(1, took.Seconds()); refused > want {
+		t.Errorf("%.0f times one was put back, of 170 that had to wait for %s, want at most %.0f", refused, took, want)
 	}
 }
 
