@@ -24,17 +24,14 @@ check: lint-format ## check an edit: gofmt, go vet, and the tests that need no c
 	@$(GO) vet ./...
 	@$(GO) test -vet=off -short ./...
 
-# Clusters with leases of seconds are tested after the other packages, because they keep two cores busy. The two packages
-# that mostly wait run in parallel. ./queue/protocol comes first because it takes longest. The timeout is per package.
+# Clusters with leases of seconds are tested after the other packages, because their processes keep two cores busy. The
+# packages that take longest come first. The timeout is per package.
 TEST     := $(GO) test -vet=off -timeout 20m
-WAITING  := ./node ./lab/cmd/lowkiq-demo
-BUSY     := ./cmd/lowkiq-node ./cmd/lowkiq-migrate ./e2e
-CLUSTERS := $(WAITING) $(BUSY)
+CLUSTERS := ./e2e ./cmd/lowkiq-node ./node ./lab/cmd/lowkiq-demo ./cmd/lowkiq-migrate
 OTHERS   := ./queue/protocol $$($(GO) list ./... | grep -v -e '/queue/protocol$$' -e '/node$$' -e '/cmd/lowkiq-node$$' -e '/cmd/lowkiq-migrate$$' -e '/cmd/lowkiq-demo$$' -e '/e2e$$' -e '/e2e/compose$$')
 test: redis ## run the tests of the product on one real Redis; needs redis-server >= 6.2, installs it as root with apt-get
 	@$(TEST) $(OTHERS)
-	@$(TEST) -p 2 -parallel 6 $(WAITING)
-	@$(TEST) -p 1 -parallel 6 $(BUSY)
+	@$(TEST) -p 2 -parallel 6 $(CLUSTERS)
 
 # The packages whose code starts goroutines or holds locks.
 RACED := ./queue/... ./rebalance ./membership ./metrics ./node/... ./web/... ./cmd/lowkiq-node/internal/feed \
