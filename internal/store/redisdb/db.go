@@ -149,7 +149,8 @@ func (db *DB) execPipeline(ctx context.Context, pipe redis.Pipeliner, what strin
 	}
 	answers := make([]*redis.Cmd, len(cmds))
 	for i, cmd := range cmds {
-		answers[i] = pipe.Do(ctx, cmd...)
+		answers[i] = redis.NewCmd(ctx, cmd...)
+		_ = pipe.Process(ctx, once{answers[i]}) // the command carries its error
 	}
 	_, first := pipe.Exec(ctx)
 	if errors.Is(first, redis.Nil) {
@@ -167,6 +168,14 @@ func (db *DB) execPipeline(ctx context.Context, pipe redis.Pipeliner, what strin
 	}
 	return replies, db.Explain(what, first)
 }
+
+// once is a command of a pipeline that go-redis sends again only if its slot has moved. In a Redis Cluster go-redis would send all
+// commands of a pipeline again if the first is told to try again, or if the connection breaks. If some of them were redirected
+// before, it would send these to two servers at once, and both answers would be stored in one Cmd at the same time.
+type once struct{ *redis.Cmd }
+
+// NoRetry overrides the answer of Cmd.
+func (once) NoRetry() bool { return true }
 
 // IfUnchanged calls read, and sends the commands that it returns atomically. If the key has changed
 // since before read began, it sends nothing and unchanged is false. read gets a function that sends

@@ -191,7 +191,8 @@ func (db *DB) sendCalls(ctx context.Context, calls []*Call) (unknown []*Call) {
 	pipe := db.rdb.Pipeline()
 	cmds := make([]*redis.Cmd, len(calls))
 	for i, call := range calls {
-		cmds[i] = pipe.EvalSha(ctx, call.Script.sha, call.Keys, call.Args...)
+		cmds[i] = redis.NewCmd(ctx, evalSHA(call)...)
+		_ = pipe.Process(ctx, once{cmds[i]}) // the command carries its error
 	}
 	pipe.Exec(ctx) //nolint:errcheck // every command carries its own error
 	for i, call := range calls {
@@ -203,6 +204,15 @@ func (db *DB) sendCalls(ctx context.Context, calls []*Call) (unknown []*Call) {
 		call.Reply, call.Err = reply, db.explainScript(call.Script, err)
 	}
 	return unknown
+}
+
+func evalSHA(call *Call) []any {
+	args := make([]any, 0, 3+len(call.Keys)+len(call.Args))
+	args = append(args, "EVALSHA", call.Script.sha, len(call.Keys))
+	for _, key := range call.Keys {
+		args = append(args, key)
+	}
+	return append(args, call.Args...)
 }
 
 func isNoScript(err error) bool { return err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") }
