@@ -12,21 +12,15 @@
 --#include enqueue
 --#include record
 --#include sound
-
-local function set_aside(id)
-  local record = redis.call('HGET', KEY.jobs, id)
-  if not record then return end
-  local field = 'jobs:' .. id
-  while redis.call('HEXISTS', KEY.aside, field) == 1 do field = field .. '+' end
-  redis.call('HSET', KEY.aside, field, record)
-end
+--#include set_aside
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 --#include gone
 local taken = take_out(KEY.flight, KEY.crashes, ARGV[3], {unpack(ARGV, 4)})
 for _, id in ipairs(taken) do
-  set_aside(id)
+  local record = redis.call('HGET', KEY.jobs, id)
+  if record then set_aside('jobs:' .. id, record) end
   gone(id)
 end
 return #taken

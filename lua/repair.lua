@@ -217,10 +217,7 @@ mend['note-left'] = function()
   return not flies and redis.call('HDEL', KEY.progress, id) == 1
 end
 
-local function set_aside(field, record)
-  while redis.call('HEXISTS', KEY.aside, field) == 1 do field = field .. '+' end
-  redis.call('HSET', KEY.aside, field, record)
-end
+--#include set_aside
 
 mend['damaged-record'] = function()
   local key = ({jobs = KEY.jobs, parked = KEY.parked, morgue = KEY.morgue})[ARGV[4]]

@@ -218,10 +218,7 @@ local function settle(id, kind, score, record)
   place(id, kind, score, record)
 end
 
-local function set_aside(field, record)
-  while redis.call('HEXISTS', KEY.aside, field) == 1 do field = field .. '+' end
-  redis.call('HSET', KEY.aside, field, record)
-end
+--#include set_aside
 
 -- job_of returns the job of an item and describes the item as a part.
 local function job_of(i)
