@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"net/url"
 	"os"
 	"strings"
 	"unicode"
@@ -161,5 +160,5 @@ func checkID(id string) error {
 
 // queuePath returns the API's path of a queue, with below appended.
 func queuePath(queue string, below string) string {
-	return "/api/v1/queues/" + url.PathEscape(queue) + below
+	return "/api/v1/queues/" + escapeSegment(queue) + below
 }

@@ -50,7 +50,7 @@ func TestCancelOfAnyID(t *testing.T) {
 		{[]string{"..", "--queue", "orders"}, exit.OK, `orders: the handler of ".." is told to stop; then it is due again`, "/api/v1/queues/orders/jobs/%2E%2E/cancel"},
 		{[]string{".", "--queue", "orders"}, exit.OK, `"."`, "/api/v1/queues/orders/jobs/%2E/cancel"},
 		{[]string{"a/b", "--queue", "orders"}, exit.OK, `"a/b"`, "/api/v1/queues/orders/jobs/a%2Fb/cancel"},
-		{[]string{"", "--queue", "orders"}, exit.Usage, `key "" has 0 bytes; an id must have 1 to 512`, ""},
+		{[]string{"", "--queue", "orders"}, exit.Usage, `<key> is empty; it must have a value`, ""},
 		{[]string{strings.Repeat("x", 1<<20), "--queue", "orders"}, exit.Usage, `has 1048576 bytes; an id must have 1 to 512`, ""},
 		{[]string{"x", "--queue", "orders"}, exit.Failed, `orders: "x": not running`, "/api/v1/queues/orders/jobs/x/cancel"},
 		{[]string{"x"}, exit.Failed, `lowkiq-node: "x": not running in any queue (mails, orders, visits)`, "/api/v1/queues/visits/jobs/x/cancel"},
@@ -104,6 +104,21 @@ func TestDrainSaysWhatBecameOfIt(t *testing.T) {
 		server.Close()
 		if code != c.code || !strings.Contains(string(text), c.want) {
 			t.Errorf("%s: got exit code %d and %q, want %d and %q", c.args, code, text, c.code, c.want)
+		}
+	}
+}
+
+// TestDotsAsNames: a command asks for a name of dots as it is, though servers resolve dots in paths.
+func TestDotsAsNames(t *testing.T) {
+	t.Parallel()
+	for args, want := range map[string]string{
+		"queues show ..": "/api/v1/queues/%2E%2E", "workflows show .": "/api/v1/workflows/%2E", "recurring show ..": "/api/v1/recurring/%2E%2E",
+		"drain ..": "/api/v1/nodes/%2E%2E/drain",
+	} {
+		asked := ""
+		runAgainst(t, nil, func(w http.ResponseWriter, r *http.Request) { asked = r.URL.EscapedPath() }, strings.Fields(args)...)
+		if asked != want {
+			t.Errorf("%s: got a request of %q, want %q", args, asked, want)
 		}
 	}
 }

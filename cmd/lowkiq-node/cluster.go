@@ -110,7 +110,7 @@ type drainCommand struct {
 
 // Run drains a node, or lets it take shards again.
 func (c *drainCommand) Run(with *session) error {
-	path := "/api/v1/nodes/" + url.PathEscape(c.Name) + "/drain"
+	path := "/api/v1/nodes/" + escapeSegment(c.Name) + "/drain"
 	answer, err := with.Post(with.ctx, path, web.Drain{Undo: c.Undo})
 	if err != nil {
 		return err

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"net/url"
 	"reflect"
 	"slices"
 	"strconv"
@@ -34,7 +33,7 @@ type recurringCommand struct {
 
 // recurringPath returns the API's path of an entry, with below appended.
 func recurringPath(name, below string) string {
-	return "/api/v1/recurring/" + url.PathEscape(name) + below
+	return "/api/v1/recurring/" + escapeSegment(name) + below
 }
 
 type recurringList struct {

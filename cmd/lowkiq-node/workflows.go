@@ -28,7 +28,7 @@ type workflowsCommand struct {
 }
 
 // workflowPath returns the API's path of a workflow, with below appended.
-func workflowPath(id, below string) string { return "/api/v1/workflows/" + url.PathEscape(id) + below }
+func workflowPath(id, below string) string { return "/api/v1/workflows/" + escapeSegment(id) + below }
 
 type workflowsList struct {
 	nodeFlags `embed:""`

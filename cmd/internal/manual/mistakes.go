@@ -65,20 +65,24 @@ func mustBe(place, got, want string) error {
 	return fmt.Errorf("%s is %s; it must be %s", place, value, want)
 }
 
-// CheckEmpty returns an error if a flag was given with an empty text. That is mostly a variable of a script that is not set,
-// and the command would take the flag for missing.
+// CheckEmpty returns an error if a flag or an argument was given with an empty text. That is mostly a variable of a script that
+// is not set. The command would take the flag for missing, and ask for a path without the argument.
 func CheckEmpty(ctx *kong.Context) error {
 	for _, part := range ctx.Path {
-		if part.Flag == nil {
-			continue
-		}
 		// A command that distinguishes an empty text from none has a pointer there.
-		if v := part.Flag.Target; v.Kind() == reflect.String && v.Len() == 0 {
+		switch {
+		case part.Flag != nil && isEmptyText(part.Flag.Target):
 			return fmt.Errorf("--%s is empty; it must have a value, or be left out", part.Flag.Name)
+		case part.Positional != nil && isEmptyText(part.Positional.Target) && part.Positional.Required:
+			return fmt.Errorf("<%s> is empty; it must have a value", part.Positional.Name)
+		case part.Positional != nil && isEmptyText(part.Positional.Target):
+			return fmt.Errorf("<%s> is empty; it must have a value, or be left out", part.Positional.Name)
 		}
 	}
 	return nil
 }
+
+func isEmptyText(v reflect.Value) bool { return v.Kind() == reflect.String && v.Len() == 0 }
 
 // DropEmptyVariables removes empty LOWKIQ_* variables from the environment of the process. Empty means not set, as in
 // configurations, and the parser would take it for a value.
