@@ -206,9 +206,13 @@ func withOrigin(next http.Handler) http.Handler {
 }
 
 // withMisses answers unknown paths and wrong methods of the API as problems, where the mux itself would
-// answer with plain text. It passes all other paths on to the pages.
+// answer with plain text. A path with an empty part is such a path. It passes all other paths on to the pages.
 func withMisses(mux *http.ServeMux, pages http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if rest, ok := strings.CutPrefix(r.URL.EscapedPath(), "/api/v1/"); ok && strings.Contains(rest+"/", "//") {
+			NewProblem(http.StatusNotFound, "nothing is at %s, as a part of the path is empty, such as a name or an id", r.URL.Path).write(w)
+			return // the mux would redirect
+		}
 		miss, pattern := mux.Handler(r)
 		if pattern != "" {
 			mux.ServeHTTP(w, r)

@@ -370,6 +370,17 @@ func TestUnknownQueue(t *testing.T) {
 	}
 }
 
+// TestEmptyPart: a path with an empty name or id says so, and does not lead to another route.
+func TestEmptyPart(t *testing.T) {
+	w := newWorld(t, shared(t)).fill()
+	for _, path := range []string{"GET /api/v1/workflows/", "GET /api/v1/queues//jobs", "PUT /api/v1/workflows/", "POST /api/v1/queues/orders/jobs//kill"} {
+		method, target, _ := strings.Cut(path, " ")
+		expect(t, w.do(method, target, "{}"), 404, "nothing is at "+target+", as a part of the path is empty, such as a name or an id")
+	}
+	w.push(job("a//"))
+	expect(t, w.do("GET", "/api/v1/queues/orders/jobs/a%2F%2F/history", ""), 200)
+}
+
 func TestNoRouteIsUntested(t *testing.T) {
 	t.Parallel()
 	left := maps.Clone(cases)
