@@ -17,7 +17,8 @@ func TestWorkflow(t *testing.T) {
 	}{
 		{"PUT", "", start, 201, `"state":"stored","total":2,"done":0,"dead":0,"waiting":1,"running":1,"open":true`},
 		{"PUT", "", start, 200, `"total":2`},
-		{"PUT", "", `{}`, 409, "another workflow has this id"},
+		{"PUT", "", `{"jobs":[]}`, 409, "another workflow has this id"},
+		{"PUT", "", `{}`, 400, `so the workflow would do nothing`},
 		{"GET", "", "", 200, `"id":"import-1/2","state":"stored"`},
 		{"POST", "/jobs", `{"jobs":[{"queue":"orders","id":"w3"}]}`, 200, `"id":"import-1/2"`},
 		{"POST", "/jobs", `{"jobs":[{"queue":"orders","id":"w3"}],"open":true}`, 400, `unknown field \"open\" (known: jobs)`},

@@ -28,7 +28,7 @@ type WorkflowJob struct {
 //	{"jobs":[{"queue":"files","id":"a","payload":1,"name":"first"},{"queue":"files","id":"b","after":["first"]}],
 //	 "done":{"queue":"mail","id":"u7"},"dead":{"queue":"alerts","id":"w"},"deadline":"2h","open":true}
 //
-// All fields may be missing. A job has the fields of a push.
+// There must be jobs, even if none are in the array, or done, or open. A job has the fields of a push.
 func ParseWorkflow(text []byte) (w Workflow, err error) { return parseWorkflow(text, true) }
 
 // ParseWorkflowJobs parses the body that adds jobs to a workflow, which has the field jobs alone.
@@ -81,12 +81,15 @@ func parseWorkflow(text []byte, starts bool) (w Workflow, err error) {
 		d.field = ""
 		return nil
 	})
-	if wrong == nil && !starts && !seen["jobs"] {
-		d.field = "jobs"
-		wrong = &fault{0, "missing"}
-	}
 	if d.skipSpace(); wrong == nil && d.pos < len(text) {
 		wrong = d.unexpected("the end after the workflow")
+	}
+	switch {
+	case wrong != nil || seen["jobs"]:
+	case !starts:
+		d.field, wrong = "jobs", &fault{0, "missing"}
+	case w.Done == nil && !w.Open:
+		d.field, wrong = "jobs", &fault{0, `missing, and so are "done" and "open":true, so the workflow would do nothing`}
 	}
 	if wrong != nil {
 		return Workflow{}, d.locateFault(wrong)

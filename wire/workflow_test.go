@@ -36,6 +36,8 @@ func TestParseWorkflow(t *testing.T) {
 		`{"dead":"q"}`:                                     `dead: unexpected character '"', want a job`,
 		`{"done":{"queue":"q","id":"a","name":"n"}}`:       `done: unknown field "name"`,
 		`{"deadline":5}`:                                   `deadline: must be a string`,
+		`{}`:                                               `jobs: missing, and so are "done" and "open":true`,
+		`{"dead":{"queue":"q","id":"a"},"open":false}`:     `jobs: missing, and so are "done" and "open":true`,
 		`{"deadline":"soon"}`:                              `must be a duration such as "30s" or "2h"`,
 		`{"open":true,"open":true}`:                        `field "open" given twice`,
 		`{"close":true}`:                                   `unknown field "close" (known: jobs, done, dead, deadline, open)`,
@@ -43,6 +45,11 @@ func TestParseWorkflow(t *testing.T) {
 	} {
 		if _, err := ParseWorkflow([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %q", text, err, want)
+		}
+	}
+	for _, text := range []string{`{"jobs":[]}`, `{"open":true}`, `{"done":{"queue":"q","id":"a"}}`} {
+		if _, err := ParseWorkflow([]byte(text)); err != nil {
+			t.Errorf("%s: %v", text, err)
 		}
 	}
 	if _, err := ParseWorkflowJobs([]byte(`{"jobs":[],"open":true}`)); err == nil || !strings.Contains(err.Error(), `unknown field "open" (known: jobs)`) {
