@@ -16,7 +16,7 @@ import (
 //	{"shards":16,"layout":1,"reshard":{"shards":64,"layout":2,…}}            its nodes end their calls
 //	{"shards":64,"layout":2,"was":[{"shards":16,"layout":1,"copying":true}]}  flipped: pushes go to layout 2
 //	{"shards":64,"layout":2,"was":[{"shards":16,"layout":1}]}                 done
-//	{"shards":16,"layout":1,"tried":2}                                        cancelled; the next attempt makes layout 3
+//	{"shards":16,"layout":1,"tried":2,"tried_shards":64}                      cancelled; the next attempt makes layout 3
 //
 // No two attempts have the same number of a layout. So the marks, the closed shards and the late requests of a cancelled
 // attempt cannot touch the next attempt. The flip is a single write of the entry. Before it all pushes belong to the old
@@ -104,6 +104,11 @@ func (e RegistryEntry) checkLayouts() error {
 			return fmt.Errorf("reshard: layout %d; it must be above the present layout %d", r.Layout, e.Layout)
 		}
 	}
+	if e.TriedShards != 0 {
+		if err := checkLayout(e.TriedShards, e.Tried); err != nil {
+			return fmt.Errorf("a cancelled layout: %w", err)
+		}
+	}
 	if len(e.Was) > MaxFormer {
 		return fmt.Errorf("%d former layouts; there must be at most %d", len(e.Was), MaxFormer)
 	}
@@ -135,6 +140,15 @@ func checkLayout(shards, layout int) error {
 func (g *Registry) InLayout(name string, entry RegistryEntry, shards, layout int) *Queue {
 	entry.Shards, entry.Layout = shards, layout
 	return g.newQueue(name, entry)
+}
+
+// InTried returns the queue of an entry in the layout of the last attempt that was cancelled, nil if there is none. A
+// process that died may have left closed shards there.
+func (g *Registry) InTried(name string, entry RegistryEntry) *Queue {
+	if entry.TriedShards == 0 || entry.Tried <= entry.Layout {
+		return nil
+	}
+	return g.InLayout(name, entry, entry.TriedShards, entry.Tried)
 }
 
 // Layout returns the number of the queue's layout.

@@ -22,6 +22,8 @@ func TestEntriesWithLayouts(t *testing.T) {
 		`{"shards":16,"layout":1,"reshard":{"shards":64,"layout":2,"at":5,"patience_ms":30000}}`:              "",
 		`{"shards":64,"layout":4,"was":[{"shards":16,"layout":3,"copying":true},{"shards":8,"layout":1}]}`:    "",
 		`{"shards":16,"layout":2,"reshard":{"shards":64,"layout":2}}`:                                         "layout 2; it must be above the present layout 2",
+		`{"shards":16,"layout":2,"tried":3,"tried_shards":64}`:                                                "",
+		`{"shards":16,"layout":2,"tried":3,"tried_shards":10001}`:                                             "a cancelled layout: 10001 shards; the number must be between 1 and 10000",
 		`{"shards":16,"layout":2,"reshard":{"shards":0,"layout":3}}`:                                          "0 shards; the number must be between 1 and 10000",
 		`{"shards":16,"layout":2,"was":[{"shards":16,"layout":2}]}`:                                           "a former layout 2; it must be below the layout 2 after it",
 		`{"shards":16,"layout":4,"was":[{"shards":16,"layout":2},{"shards":16,"layout":3}]}`:                  "a former layout 3; it must be below the layout 2 after it",

@@ -37,10 +37,12 @@ type RegistryEntry struct {
 	Removing string `json:"removing,omitempty"`
 	Removed  bool   `json:"removed,omitempty"`
 	// Reshard is a reshard before its flip, nil if there is none. Was has the former layouts, newest first and at
-	// most MaxFormer. Tried is the highest number of a layout whose attempt was cancelled. See layouts.go.
-	Reshard *Reshard `json:"reshard,omitempty"`
-	Was     []Former `json:"was,omitempty"`
-	Tried   int      `json:"tried,omitempty"`
+	// most MaxFormer. Tried is the highest number of a layout whose attempt was cancelled, and TriedShards is the
+	// number of its shards. See layouts.go.
+	Reshard     *Reshard `json:"reshard,omitempty"`
+	Was         []Former `json:"was,omitempty"`
+	Tried       int      `json:"tried,omitempty"`
+	TriedShards int      `json:"tried_shards,omitempty"`
 	// Needs has the features that a process must read to touch the queue's jobs. A later release adds a
 	// feature before it writes anything that this release cannot read.
 	Needs []string `json:"needs,omitempty"`
@@ -215,7 +217,7 @@ func (g *Registry) Restore(ctx context.Context, q *Queue) (*Queue, error) {
 	g.mu.Lock()
 	last := q.entry
 	g.mu.Unlock()
-	return g.registerQueue(ctx, q.Queue, RegistryEntry{Layout: q.layout, Paused: last.Paused, Reshard: last.Reshard, Was: last.Was, Tried: last.Tried, Needs: last.Needs})
+	return g.registerQueue(ctx, q.Queue, RegistryEntry{Layout: q.layout, Paused: last.Paused, Reshard: last.Reshard, Was: last.Was, Tried: last.Tried, TriedShards: last.TriedShards, Needs: last.Needs})
 }
 
 // registerQueue returns the queue, and writes its entry if there is none. first is that entry, without what q and the

@@ -313,7 +313,8 @@ func (r *Removal) GiveUp(ctx context.Context, cause error) error {
 }
 
 // Remove deletes the contents of all shards, which must have the mark. Then it deletes the journals and the numbers of
-// sources in the former layouts of the queue. Their marks stay.
+// sources in the former layouts of the queue. Their marks stay. At last it deletes the closed shards that a cancelled reshard
+// has left behind.
 func (r *Removal) Remove(ctx context.Context) error {
 	err := r.freeze(ctx, "drop", r.mark(), "0", func(_ *protocol.Shard, answer []any) error {
 		if answer[0] == "STALE" {
@@ -330,6 +331,9 @@ func (r *Removal) Remove(ctx context.Context) error {
 		args := []any{"drop", protocol.MovedMark(next), "0", ""}
 		err = protocol.RunEach(ctx, r.client.DB().Scripts.Freeze, shards, func(*protocol.Shard) []any { return args }, func(*protocol.Shard, []any) error { return nil })
 		next = f.Layout
+	}
+	if tried := r.client.Registry().InTried(r.q.Name, r.entry); tried != nil && err == nil {
+		err = protocol.RunEach(ctx, r.client.DB().Scripts.Take, tried.All(), func(*protocol.Shard) []any { return []any{"forget"} }, func(*protocol.Shard, []any) error { return nil })
 	}
 	return err
 }

@@ -220,8 +220,9 @@ func Cancel(ctx context.Context, c *protocol.Client, name string, by changes.Who
 
 // cancelAttempt is Cancel for the attempt with this number, 0 for any. If it is over, the error is ErrNone.
 func cancelAttempt(ctx context.Context, c *protocol.Client, name string, number int, by changes.Who, why string) error {
+	g := c.Registry()
 	var gone protocol.Reshard
-	was, err := changeEntry(ctx, c.Registry(), name, func(entry *protocol.RegistryEntry) error {
+	was, err := changeEntry(ctx, g, name, func(entry *protocol.RegistryEntry) error {
 		switch err := checkThere(name, *entry); {
 		case err != nil:
 			return err
@@ -230,15 +231,17 @@ func cancelAttempt(ctx context.Context, c *protocol.Client, name string, number 
 		case entry.Reshard == nil || number != 0 && entry.Reshard.Layout != number:
 			return fmt.Errorf("queue %q: %w", name, ErrNone)
 		}
+		if err := forgetShards(ctx, g.InTried(name, *entry)); err != nil { // the entry is about to name a later attempt
+			return err
+		}
 		gone = *entry.Reshard
-		entry.Tried, entry.Reshard = entry.HighestLayout(), nil
+		entry.Tried, entry.TriedShards, entry.Reshard = gone.Layout, gone.Shards, nil
 		return nil
 	})
 	if err != nil {
 		return err
 	}
 	line := changes.Line{Who: by, Action: ActionCancel, Queue: name, Old: shardsJSON(gone.Shards), New: shardsJSON(was.Shards), Why: why}
-	g := c.Registry()
 	return errors.Join(addLine(ctx, c, line), thawShards(ctx, g.Unlisted(name, was), gone.Layout), forgetShards(ctx, g.InLayout(name, was, gone.Shards, gone.Layout)))
 }
 

@@ -36,7 +36,7 @@ type Driver struct {
 	seen map[string]sighting  // of reshards under way, by queue
 	work sync.WaitGroup       // of drives
 	busy sync.Map             // queues that are driven now
-	done map[string]int       // numbers of attempts that were seen cancelled and whose shards were thawed, by queue
+	done map[string]int       // numbers of attempts that were seen cancelled and cleaned up, by queue
 	dead map[string]time.Time // when an instance was first seen without a lease; guarded by mu
 	mu   sync.Mutex
 }
@@ -119,7 +119,7 @@ func (d *Driver) lookAt(ctx context.Context, name string, entry protocol.Registr
 		if entry.Tried <= max(entry.Layout, d.done[name]) || !d.Leads() {
 			return
 		}
-		d.done[name] = entry.Tried // shards may still have marks of cancelled attempts
+		d.done[name] = entry.Tried // an attempt may have left marks and closed shards
 	}
 	if underWay && !d.watchQueue(ctx, name, entry) {
 		return
@@ -200,11 +200,13 @@ func (d *Driver) takeStep(ctx context.Context, name string, refused *busyError) 
 	f.refused = refused
 	switch next = nextStep(entry, f); next {
 	case stepNone:
-		return true, next, nil
+		return true, next, forgetShards(ctx, d.Client.Registry().InTried(name, entry))
 	case stepThaw:
 		err = d.thawOthers(ctx, name, text, l.from, f.others)
 	case stepPrepare:
-		err = prepareShards(ctx, l.to, l.from)
+		if err = forgetShards(ctx, d.Client.Registry().InTried(name, entry)); err == nil { // a flip forgets which attempt was before
+			err = prepareShards(ctx, l.to, l.from)
+		}
 	case stepWait:
 		if entry.Reshard.CancelCalls {
 			d.cancelCalls(ctx, l.from, f.calls)
@@ -363,7 +365,7 @@ func (d *Driver) flipQueue(ctx context.Context, name string, l layouts) error {
 		left := protocol.Former{Shards: entry.Shards, Layout: entry.Layout, At: now.UnixMilli(), Copying: true}
 		former := append([]protocol.Former{left}, entry.Was...)
 		entry.Was = former[:min(protocol.MaxFormer, len(former))]
-		entry.Shards, entry.Layout, entry.Reshard, entry.Tried = entry.Reshard.Shards, entry.Reshard.Layout, nil, 0
+		entry.Shards, entry.Layout, entry.Reshard, entry.Tried, entry.TriedShards = entry.Reshard.Shards, entry.Reshard.Layout, nil, 0, 0
 		return nil
 	})
 	return err
@@ -396,6 +398,7 @@ func (d *Driver) restartAttempt(ctx context.Context, name string, l layouts) err
 			return nil
 		}
 		again := *entry.Reshard
+		entry.Tried, entry.TriedShards = again.Layout, again.Shards
 		again.Layout = entry.HighestLayout() + 1
 		entry.Reshard = &again
 		return nil

@@ -18,6 +18,7 @@ import (
 	"github.com/lowkiq/lowkiq/queue/audit"
 	"github.com/lowkiq/lowkiq/queue/changes"
 	"github.com/lowkiq/lowkiq/queue/protocol"
+	"github.com/lowkiq/lowkiq/queue/remove"
 )
 
 // world is a Redis with a client.
@@ -642,47 +643,128 @@ func TestBusyShards(t *testing.T) {
 	}
 }
 
+// attempt begins a reshard and takes it to the step before its flip.
+func (r *world) attempt(name string, shards int) layouts {
+	r.Helper()
+	_, err := Begin(r.Context(), r.client, Request{Queue: name, Shards: shards})
+	r.must(err)
+	return r.floors(name)
+}
+
+// floors takes the attempt of a queue to the step before its flip.
+func (r *world) floors(name string) layouts {
+	r.Helper()
+	l, _ := layoutsOf(r.client.Registry(), name, r.entry(name))
+	r.must(prepareShards(r.Context(), l.to, l.from))
+	frozen, err := freezeShards(r.Context(), l.from, l.number)
+	r.must(err)
+	r.must(setFloors(r.Context(), l.to, l.from, frozen))
+	return l
+}
+
+// keys returns the keys of a queue in a layout.
+func (r *world) keys(name string, layout int) []string {
+	r.Helper()
+	keys, err := r.client.DB().ForTests().Keys(r.Context(), fmt.Sprintf("*{*%s/%d/*", name, layout)).Result()
+	r.must(err)
+	return keys
+}
+
 // TestCancelledAttemptLeavesNothing: an attempt that is cancelled or restarted leaves no keys of its new shards behind.
 func TestCancelledAttemptLeavesNothing(t *testing.T) {
 	t.Parallel()
 	r := newWorld(t)
 	ctx := t.Context()
 	r.push(r.queue("orders", 2), "a:1", "b:1")
-	_, err := Begin(ctx, r.client, Request{Queue: "orders", Shards: 5})
-	r.must(err)
-	d := r.driver(r.client)
-	attempt := func() layouts {
-		t.Helper()
-		_, entry, err := r.client.Registry().Stored(ctx, "orders")
-		r.must(err)
-		l, _ := layoutsOf(r.client.Registry(), "orders", entry)
-		r.must(prepareShards(ctx, l.to, l.from))
-		frozen, err := freezeShards(ctx, l.from, l.number)
-		r.must(err)
-		r.must(setFloors(ctx, l.to, l.from, frozen))
-		return l
+	l := r.attempt("orders", 5)
+	r.must(r.driver(r.client).restartAttempt(ctx, "orders", l))
+	if left := r.keys("orders", l.number); len(left) > 0 {
+		t.Errorf("restarted: these keys are left: %q", left)
 	}
-	keys := func(what string, number int) {
-		t.Helper()
-		left, err := r.client.DB().ForTests().Keys(ctx, fmt.Sprintf("*{*orders/%d/*", number)).Result()
-		r.must(err)
-		if len(left) > 0 {
-			t.Errorf("%s: these keys are left: %q", what, left)
-		}
-	}
-	l := attempt()
-	r.must(d.restartAttempt(ctx, "orders", l))
-	keys("restarted", l.number)
 	r.must(thawShards(ctx, l.from, l.number))
-	l = attempt()
+	l = r.floors("orders")
 	r.must(Cancel(ctx, r.client, "orders", changes.Who{}, ""))
-	keys("cancelled", l.number)
+	if left := r.keys("orders", l.number); len(left) > 0 {
+		t.Errorf("cancelled: these keys are left: %q", left)
+	}
 	report, err := audit.Run(ctx, r.client, audit.Config{Orphans: true})
 	r.must(err)
 	for _, fault := range report.Faults {
 		t.Error(fault)
 	}
 	r.checkHandled(r.handle("orders"), map[string][]string{"a": {"1"}, "b": {"1"}})
+}
+
+// TestEndOfAttemptEveryStop: a process that cancels or restarts an attempt is killed after each of its requests, with and
+// without the answer. Whatever comes next deletes the closed shards of that attempt.
+func TestEndOfAttemptEveryStop(t *testing.T) {
+	t.Parallel()
+	r := newWorld(t)
+	ctx := t.Context()
+	cancel := func(ctx context.Context, c *protocol.Client, name string, _ protocol.RegistryEntry) error {
+		return Cancel(ctx, c, name, changes.Who{}, "")
+	}
+	restart := func(ctx context.Context, c *protocol.Client, name string, entry protocol.RegistryEntry) error {
+		l, _ := layoutsOf(c.Registry(), name, entry)
+		return r.driver(c).restartAttempt(ctx, name, l)
+	}
+	for _, c := range []struct {
+		what string
+		end  func(context.Context, *protocol.Client, string, protocol.RegistryEntry) error // ends the attempt
+		next func(name string)
+	}{
+		{"cancel, and a leader looks", cancel, func(name string) {
+			ctx, stop := context.WithTimeout(ctx, 20*time.Second)
+			defer stop()
+			d := r.driver(r.client)
+			d.seen, d.done = map[string]sighting{}, map[string]int{}
+			d.lookAround(ctx)
+			d.work.Wait()
+			r.must(ctx.Err())
+		}},
+		{"cancel, and a reshard", cancel, func(name string) {
+			_, err := Begin(ctx, r.client, Request{Queue: name, Shards: 2})
+			r.must(err)
+			r.drive(r.driver(r.client), name)
+		}},
+		{"cancel, and a reshard that is cancelled at once", cancel, func(name string) {
+			_, err := Begin(ctx, r.client, Request{Queue: name, Shards: 2})
+			r.must(err)
+			r.must(Cancel(ctx, r.client, name, changes.Who{}, ""))
+		}},
+		{"cancel, and a deletion", cancel, func(name string) {
+			_, err := remove.Delete(ctx, r.client, name, remove.Deletion{Force: true, Handled: func(context.Context) ([]string, error) { return nil, nil }})
+			r.must(err)
+		}},
+		{"restart, and its end", restart, func(name string) { r.drive(r.driver(r.client), name) }},
+		{"restart, and a cancel", restart, func(name string) { r.must(Cancel(ctx, r.client, name, changes.Who{}, "")) }},
+	} {
+		for _, lost := range []bool{false, true} {
+			for n := 1; ; n++ {
+				name := strings.NewReplacer(" ", "-", ",", "").Replace(fmt.Sprint(c.what, " ", lost, " ", n))
+				r.push(r.queue(name, 3), "a:1")
+				number, before := r.attempt(name, 5).number, r.entry(name)
+				ending := r.open()
+				killed, kill := context.WithCancel(ctx)
+				k := &killer{lost: lost, kill: kill}
+				k.left.Store(int64(n))
+				ending.DB().ForTests().AddHook(k)
+				_ = c.end(killed, ending, name, before)
+				ending.Close()
+				kill()
+				if e := r.entry(name); e.Reshard != nil && e.Reshard.Layout == number {
+					r.must(c.end(ctx, r.client, name, before)) // it was killed before it had written the entry
+				}
+				c.next(name)
+				if left := r.keys(name, number); len(left) > 0 {
+					t.Errorf("%s, killed after %d requests, the last one lost: %t: these keys are left: %q", c.what, n, lost, left)
+				}
+				if k.left.Load() > 0 {
+					break
+				}
+			}
+		}
+	}
 }
 
 // TestFlightsWithoutOwner: without nodes the driver puts flights back that no instance has, such as those of a claim that a

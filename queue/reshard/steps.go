@@ -186,8 +186,12 @@ func prepareSome(ctx context.Context, shards []*protocol.Shard, total, parents i
 	})
 }
 
-// forgetShards deletes the shards of an attempt that its entry does not have any more. A shard with jobs stays.
+// forgetShards deletes the shards of an attempt that its entry does not have any more. A shard with jobs stays. If to is nil,
+// there are none.
 func forgetShards(ctx context.Context, to *protocol.Queue) error {
+	if to == nil {
+		return nil
+	}
 	return runTake(ctx, to.All(), func(*protocol.Shard) []any { return []any{"forget"} })
 }
 
