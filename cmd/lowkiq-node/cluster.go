@@ -152,8 +152,12 @@ type whyCommand struct {
 func (c *whyCommand) explainQueue(with *session, name string) error {
 	var one status.Queue
 	return with.getAndPrint(queuePath(name, ""), &one, func() {
-		with.Printf("%s: %s ready, the oldest job due for %s, %d in flight\n", one.Name, terminal.CountNoun(one.Jobs.Ready, "id"),
-			formatSeconds(one.Lag), one.Jobs.InFlight)
+		rest := ""
+		if one.Reshard.Moves() {
+			rest = fmt.Sprintf(", without %s that must move to the new shards", terminal.CountNoun(one.Reshard.Of-one.Reshard.Moved, "job"))
+		}
+		with.Printf("%s: %s ready, the oldest job due for %s, %d in flight%s\n", one.Name, terminal.CountNoun(one.Jobs.Ready, "id"),
+			formatSeconds(one.Lag), one.Jobs.InFlight, rest)
 		if len(one.Causes) == 0 {
 			with.Printf("nothing is known that keeps it from going faster\n")
 		}

@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -37,5 +39,26 @@ func TestTinyReshard(t *testing.T) {
 	text, _ := os.ReadFile(out.Name())
 	if err != nil || !strings.Contains(string(text), "orders has 4 shards: ") {
 		t.Errorf("got %q, %v", text, err)
+	}
+}
+
+// TestWhyWhileJobsMove: the figures of a queue are those of its new shards, so why says which jobs are not among them.
+func TestWhyWhileJobsMove(t *testing.T) {
+	t.Parallel()
+	for reshard, want := range map[string]string{
+		"":                                     "orders: 2 ids ready, the oldest job due for 3s, 1 in flight\n",
+		`"phase":"draining","moved":0,"of":0`:  "orders: 2 ids ready, the oldest job due for 3s, 1 in flight\n",
+		`"phase":"copying","moved":4,"of":300`: "orders: 2 ids ready, the oldest job due for 3s, 1 in flight, without 296 jobs that must move to the new shards\n",
+	} {
+		code, text, errs := runAgainst(t, nil, func(w http.ResponseWriter, _ *http.Request) {
+			fmt.Fprintf(w, `{"name":"orders","lag_s":3,"jobs":{"ready":2,"in_flight":1}`) //nolint:errcheck // a test
+			if reshard != "" {
+				fmt.Fprintf(w, `,"reshard":{%s}`, reshard) //nolint:errcheck // a test
+			}
+			fmt.Fprint(w, "}") //nolint:errcheck // a test
+		}, "why", "--queue", "orders")
+		if code != 0 || errs != "" || !strings.HasPrefix(text, want) {
+			t.Errorf("%s: got exit code %d, %q and %q, want %q", reshard, code, text, errs, want)
+		}
 	}
 }
