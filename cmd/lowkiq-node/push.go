@@ -30,7 +30,7 @@ import (
 
 type pushCommand struct {
 	connect.Flags `embed:""`
-	Node          string `placeholder:"URL" help:"Push through the API of this node. Default: the node of LOWKIQ_URL if nothing names the Redis, otherwise Redis itself, which needs no node."`
+	Node          string `placeholder:"URL" help:"Push through the API of this node. Default: the node of LOWKIQ_URL without --redis, LOWKIQ_REDIS, --config and LOWKIQ_CONFIG, otherwise Redis itself, which needs no node."`
 	credentials   `embed:""`
 
 	Queue  string `required:"" short:"q" placeholder:"NAME" help:"Queue to push into."`
@@ -111,8 +111,8 @@ func (c *pushCommand) Run(s *terminal.Streams, grammar *kong.Context) error {
 	return c.pushStream(ctx, s, q, q.Shards)
 }
 
-// defaultNode returns the node that LOWKIQ_URL names, as for the other commands. A flag, a file or a variable that names the
-// Redis comes first.
+// defaultNode returns the node that LOWKIQ_URL names, as for the other commands. A flag or a variable that names the Redis, or
+// a file that may name it, comes first.
 func (c *pushCommand) defaultNode(getenv func(string) string) string {
 	if c.Redis != "" || c.Config != "" || getenv("LOWKIQ_REDIS") != "" {
 		return ""
@@ -137,18 +137,21 @@ func (c *pushCommand) retryWhileAway(ctx context.Context, s *terminal.Streams, a
 		case c.Node != "":
 			return exit.WithCode(exit.Unreachable, err)
 		default:
-			return exit.Fail(exit.Unreachable, "%w; --redis, LOWKIQ_REDIS or redis in the file of --config says where Redis is", err)
+			return exit.Fail(exit.Unreachable, "%w; --redis, LOWKIQ_REDIS or redis in the file of --config says where Redis is, and --node pushes through a node", err)
 		}
 	}
 }
 
 // reportAway prints that the push waits, and for what.
 func (c *pushCommand) reportAway(s *terminal.Streams, err error) {
-	who := "redis"
-	if c.Node != "" {
+	who, hint := "redis", ""
+	switch {
+	case c.Node != "":
 		who = "the node"
+	case os.Getenv("LOWKIQ_URL") != "":
+		hint = "; LOWKIQ_URL does not count beside --redis, LOWKIQ_REDIS, --config or LOWKIQ_CONFIG"
 	}
-	terminal.Fprintf(s.Err, "lowkiq-node: %s is away, trying for %s: %v\n", who, c.Patience, err)
+	terminal.Fprintf(s.Err, "lowkiq-node: %s is away, trying for %s: %v%s\n", who, c.Patience, err, hint)
 }
 
 // checkFlags returns an error with the code exit.Usage if flags exclude each other or are out of range.
