@@ -1,6 +1,7 @@
 package reshard
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -263,12 +264,16 @@ func changeEntry(ctx context.Context, g *protocol.Registry, name string, edit fu
 		if sameEntry(was, entry) {
 			return was, nil
 		}
-		fresh, swapped, err := g.Swap(ctx, name, text, entry)
-		if err != nil || swapped {
-			return was, err
+		fresh, swapped, failed := g.Swap(ctx, name, text, entry)
+		if swapped {
+			return was, nil
 		}
-		// If Redis has the new text, this call has written it before, and the answer was lost.
-		if now, _, err := g.Stored(ctx, name); err != nil || now == fresh {
+		// If Redis has the new text, this call has written it, and the answer was lost.
+		now, _, err := g.Stored(ctx, name)
+		if err == nil && now == fresh {
+			return was, nil
+		}
+		if err = cmp.Or(failed, err); err != nil {
 			return was, err
 		}
 	}

@@ -767,6 +767,101 @@ func TestEndOfAttemptEveryStop(t *testing.T) {
 	}
 }
 
+// nthFault fails one request of a client. Its other requests succeed.
+type nthFault struct {
+	left  atomic.Int64
+	times int // how often Redis gets the request: 0, 1 or 2; after 0 and 1 the client gets an error
+}
+
+func (f *nthFault) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (f *nthFault) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		return f.pass(func() error { return next(ctx, cmd) }, cmd)
+	}
+}
+
+func (f *nthFault) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		return f.pass(func() error { return next(ctx, cmds) }, cmds...)
+	}
+}
+
+func (f *nthFault) pass(send func() error, cmds ...redis.Cmder) error {
+	if f.left.Add(-1) != 0 {
+		return send()
+	}
+	var err error
+	for range f.times {
+		err = send()
+	}
+	if f.times > 1 {
+		return err
+	}
+	for _, cmd := range cmds {
+		cmd.SetErr(errLost)
+	}
+	return errLost
+}
+
+// TestCancelWithFaults: a request of a cancel fails, loses its answer, or comes twice. The queue is as before, and people
+// read why the attempt was cancelled, and never why an earlier attempt was.
+func TestCancelWithFaults(t *testing.T) {
+	t.Parallel()
+	for times := range 3 {
+		for _, driven := range []bool{false, true} {
+			t.Run(fmt.Sprintf("comes %d times, of a driver: %t", times, driven), func(t *testing.T) {
+				t.Parallel()
+				r := newWorld(t)
+				for n := 1; r.cancelWithFault(n, times, driven); n++ {
+				}
+			})
+		}
+	}
+}
+
+// cancelWithFault cancels an attempt with a fault of the request n. It returns false if there are fewer requests.
+func (r *world) cancelWithFault(n, times int, driven bool) (faulty bool) {
+	r.Helper()
+	ctx, name := r.Context(), fmt.Sprint("orders-", n)
+	q := r.queue(name, 3)
+	r.push(q, "a:1", "b:1", "c:1")
+	_, err := Begin(ctx, r.client, Request{Queue: name, Shards: 4})
+	r.must(err)
+	r.must(Cancel(ctx, r.client, name, changes.Who{}, "earlier"))
+	_, err = Begin(ctx, r.client, Request{Queue: name, Shards: 5, Patience: time.Millisecond})
+	r.must(err)
+	l, _ := layoutsOf(r.client.Registry(), name, r.entry(name))
+	r.must(prepareShards(ctx, l.to, l.from))
+	r.must(freezeSome(ctx, l.from.All()[:2], l.number, func(*protocol.Shard, Frozen) {}))
+	c := r.open()
+	defer c.Close()
+	f := &nthFault{times: times}
+	f.left.Store(int64(n))
+	c.DB().ForTests().AddHook(f)
+	reason := "by hand"
+	if driven {
+		reason = "the patience of 1ms is over"
+		r.drive(r.driver(c), name)
+	} else if err := Cancel(ctx, c, name, changes.Who{}, reason); err != nil && r.entry(name).Reshard != nil {
+		r.must(Cancel(ctx, c, name, changes.Who{}, reason))
+	}
+	faulty = f.left.Load() <= 0
+	if p, err := Read(ctx, r.client, name); err != nil || p.UnderWay() || !strings.HasPrefix(p.Cancelled, reason) && (times > 0 || p.Cancelled != "") {
+		r.Errorf("request %d: got the reason %q, %v, want %q", n, p.Cancelled, err, reason)
+	}
+	r.drive(r.driver(r.client), name) // as the leader at its next look
+	if e := r.entry(name); e.Reshard != nil || e.Layout != 1 || e.Tried != 3 {
+		r.Errorf("request %d: got the entry %+v", n, e)
+	}
+	if left := append(r.keys(name, 2), r.keys(name, 3)...); len(left) > 0 {
+		r.Errorf("request %d: these keys are left: %q", n, left)
+	}
+	r.push(q, "a:2", "b:2", "c:2")
+	r.checkHandled(r.handle(name), map[string][]string{"a": {"1", "2"}, "b": {"1", "2"}, "c": {"1", "2"}})
+	return faulty
+}
+
 // TestFlightsWithoutOwner: without nodes the driver puts flights back that no instance has, such as those of a claim that a
 // failover forgot.
 func TestFlightsWithoutOwner(t *testing.T) {

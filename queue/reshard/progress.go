@@ -67,9 +67,10 @@ func Read(ctx context.Context, c *protocol.Client, name string) (Progress, error
 	}
 	p, err := readProgress(ctx, c, name, entry)
 	if err == nil && !p.UnderWay() && entry.Tried > entry.Layout {
-		lines, _, err := changes.In(c.DB()).Read(ctx, changes.Query{Queue: name, Action: ActionCancel, Limit: 1, Look: maxLook})
-		if err == nil && len(lines) == 1 {
-			p.Cancelled = lines[0].Why
+		lines, _, err := changes.In(c.DB()).Read(ctx, changes.Query{Queue: name, Limit: maxLook, Look: maxLook})
+		last := slices.IndexFunc(lines, func(l changes.Line) bool { return l.Action == ActionBegin || l.Action == ActionCancel })
+		if err == nil && last >= 0 && lines[last].Action == ActionCancel { // otherwise the last attempt has no line of its cancel
+			p.Cancelled = lines[last].Why
 		}
 	}
 	return p, err
