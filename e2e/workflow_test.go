@@ -63,7 +63,7 @@ func TestWorkflowSurvives(t *testing.T) {
 			f.up("n2")
 		})
 	}
-	again("close", func() error { return workflow.Close(t.Context(), r.client, "w") })
+	again("close", func() error { _, err := workflow.Close(t.Context(), r.client, "w"); return err })
 	var last workflow.Status
 	f.await("the end of the workflow", 4*patience, func() bool {
 		s, err := workflow.Get(t.Context(), r.client, "w")

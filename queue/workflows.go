@@ -43,13 +43,15 @@ func (c *Client) AddToWorkflow(ctx context.Context, id string, jobs ...WorkflowJ
 
 // CloseWorkflow says that no more jobs will be added. Until then Done is not pushed. It may be repeated.
 func (c *Client) CloseWorkflow(ctx context.Context, id string) error {
-	return workflow.Close(ctx, c.protocol, id)
+	_, err := workflow.Close(ctx, c.protocol, id)
+	return err
 }
 
 // CancelWorkflow ends a workflow without a push. Jobs that wait for others are dropped. The other jobs are left alone. It
 // may be repeated.
 func (c *Client) CancelWorkflow(ctx context.Context, id string) error {
-	return workflow.Cancel(ctx, c.protocol, id)
+	_, err := workflow.Cancel(ctx, c.protocol, id)
+	return err
 }
 
 // Workflow returns what is known of a workflow. The error is ErrWorkflowUnknown if there is none.

@@ -187,14 +187,14 @@ func (a *api) closeWorkflow(w http.ResponseWriter, r *http.Request) (any, error)
 	if err := a.readOptionalBody(w, r, &struct{}{}, bodyNothing); err != nil {
 		return nil, err
 	}
-	if err := workflow.Close(r.Context(), a.client, r.PathValue("workflow")); err != nil {
+	if err := a.operator.CloseWorkflow(r.Context(), auth.Who(r), r.PathValue("workflow")); err != nil {
 		return nil, err
 	}
 	return a.showWorkflow(w, r)
 }
 
 func (a *api) cancelWorkflow(w http.ResponseWriter, r *http.Request) (any, error) {
-	if err := workflow.Cancel(r.Context(), a.client, r.PathValue("workflow")); err != nil {
+	if err := a.operator.CancelWorkflow(r.Context(), auth.Who(r), r.PathValue("workflow")); err != nil {
 		return nil, err
 	}
 	return a.showWorkflow(w, r)

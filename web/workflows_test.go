@@ -30,4 +30,6 @@ func TestWorkflow(t *testing.T) {
 		answer := w.do(step.method, "/api/v1/workflows/import-1%2F2"+step.path, step.body)
 		expect(t, answer, step.status, step.want)
 	}
+	lines := w.do("GET", "/api/v1/changes?queue=lowkiq.workflows&id=import-1%2F2", "")
+	expect(t, lines, 200, `"action":"cancel workflow","queue":"lowkiq.workflows","ids":["import-1/2"]`, `"action":"close workflow"`)
 }

@@ -136,7 +136,7 @@ func Start(ctx context.Context, c *protocol.Client, w Workflow) (created bool, e
 	digest, err := startedAs(ctx, c, w.ID)
 	if err == nil && digest == "" {
 		created = true
-		if err = pushMessage(ctx, q, w.ID, m); err == nil {
+		if _, err = pushMessage(ctx, q, w.ID, m); err == nil {
 			digest, err = startedAs(ctx, c, w.ID) // another program may have been first
 		}
 	}
@@ -186,19 +186,21 @@ func read(ctx context.Context, c *protocol.Client, id string) (*state, error) {
 	return s, nil
 }
 
-func pushMessage(ctx context.Context, q *protocol.Queue, id string, m *message) error {
+// pushMessage pushes a message. isNew is false if an equal message was waiting.
+func pushMessage(ctx context.Context, q *protocol.Queue, id string, m *message) (isNew bool, err error) {
 	text, err := json.Marshal(m)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if len(text) > maxMessage {
-		return fmt.Errorf("workflow %q: %w: its %d jobs have %d bytes as they are stored, at most %d are allowed at once; start it open, and add the others in parts",
+		return false, fmt.Errorf("workflow %q: %w: its %d jobs have %d bytes as they are stored, at most %d are allowed at once; start it open, and add the others in parts",
 			id, ErrTooLarge, len(m.Jobs), len(text), maxMessage)
 	}
-	if _, err = q.PushOwn(ctx, lowkiq.Push{ID: id, Payload: text}); err != nil {
-		return fmt.Errorf("workflow %q: %w", id, err)
+	results, err := q.PushOwn(ctx, lowkiq.Push{ID: id, Payload: text})
+	if err != nil {
+		return false, fmt.Errorf("workflow %q: %w", id, err)
 	}
-	return nil
+	return !results[0].Merged, nil
 }
 
 // Add adds jobs to an open workflow: all of them or none. The same jobs again, among the last 200 calls, do nothing, so that
@@ -223,7 +225,7 @@ func Add(ctx context.Context, c *protocol.Client, id string, jobs ...Job) error 
 	if err := checkEvent(s, &event{message: *m}); err != nil {
 		return fmt.Errorf("workflow %q: %w, so it takes none of these jobs", id, err)
 	}
-	if err := pushMessage(ctx, q, id, m); err != nil {
+	if _, err := pushMessage(ctx, q, id, m); err != nil {
 		return err
 	}
 	if s, err = read(ctx, c, id); s == nil || err != nil {
@@ -252,21 +254,22 @@ func find(ctx context.Context, c *protocol.Client, id string) (q *protocol.Queue
 	return q, s, err
 }
 
-// Close says that no more jobs will be added, so that Done may be pushed. It may be repeated.
-func Close(ctx context.Context, c *protocol.Client, id string) error {
+// Close says that no more jobs will be added, so that Done may be pushed. It may be repeated. isNew is false if it was
+// said before.
+func Close(ctx context.Context, c *protocol.Client, id string) (isNew bool, err error) {
 	q, s, err := find(ctx, c, id)
 	if err != nil || !s.Open {
-		return err
+		return false, err
 	}
 	return pushMessage(ctx, q, id, &message{Kind: kindClose})
 }
 
 // Cancel ends a workflow without a push. Jobs that wait for others are dropped. The other jobs are left alone. It may be
-// repeated.
-func Cancel(ctx context.Context, c *protocol.Client, id string) error {
+// repeated. isNew is false if the workflow has ended, or if an equal cancel waits.
+func Cancel(ctx context.Context, c *protocol.Client, id string) (isNew bool, err error) {
 	q, s, err := find(ctx, c, id)
 	if err != nil || s.Ended != 0 {
-		return err
+		return false, err
 	}
 	return pushMessage(ctx, q, id, &message{Kind: kindCancel})
 }

@@ -1,4 +1,4 @@
-// Package actions answers one question: what may people do to queues, jobs, nodes and recurring entries, and who has done it?
+// Package actions answers one question: what may people do to queues, jobs, nodes, recurring entries and workflows, and who has done it?
 //
 // [All] returns the table of actions. The API's routes, the buttons of the dashboard, the help of subcommands and the lines of the list
 // of changes are made from its rows. An [Operator] performs the actions, and writes each change into that list.
@@ -24,6 +24,8 @@ const (
 	OnJob   Target = "job"
 	OnNode  Target = "node"
 	OnEntry Target = "entry" // of the recurring entries
+	// OnWorkflow is an id of the queue of workflows.
+	OnWorkflow Target = "workflow"
 )
 
 // Action is an action of people on a target.
@@ -83,9 +85,11 @@ var (
 		Brief: "add a recurring entry"}
 	EditEntry = &Action{Name: "edit recurring", On: OnEntry, Path: "edit", Command: "recurring edit",
 		Brief: "change a recurring entry; an entry of a file until it is reset"}
+	CloseWorkflow  = &Action{Name: "close workflow", On: OnWorkflow}
+	CancelWorkflow = &Action{Name: "cancel workflow", On: OnWorkflow, Destroys: true}
 )
 
-var table = append([]*Action{Pause, Resume, DeleteQueue, Reshard, CancelReshard, DropOutgoing, ChangeRules, Hold, Unhold, Track, Untrack, Cancel, Drain, Undrain, AddEntry, EditEntry,
+var table = append([]*Action{Pause, Resume, DeleteQueue, Reshard, CancelReshard, DropOutgoing, ChangeRules, Hold, Unhold, Track, Untrack, Cancel, Drain, Undrain, AddEntry, EditEntry, CloseWorkflow, CancelWorkflow,
 	{Name: "pause recurring", On: OnEntry, Path: "pause", Command: "recurring pause", entry: (*recurring.Book).Pause, do: (*Operator).changeEntry,
 		Brief: "skip the ticks of an entry", Label: "Pause", Done: "is paused.",
 		About: "Its ticks are skipped until it is resumed; they are not caught up. It stays paused when nodes restart."},

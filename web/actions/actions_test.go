@@ -16,6 +16,7 @@ import (
 	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/recurring"
 	"github.com/lowkiq/lowkiq/queue/rules"
+	"github.com/lowkiq/lowkiq/queue/workflow"
 	"github.com/lowkiq/lowkiq/status"
 )
 
@@ -133,6 +134,8 @@ func TestEveryActionIsInTheListOfChanges(t *testing.T) {
 		{"reshard", Request{}, `reshard orders [] 0 {"shards":1} {"shards":3}`},
 		{"cancel reshard", Request{}, `cancel reshard orders [] 0 {"shards":3} {"shards":1}`},
 		{"drop outgoing", Request{}, "drop outgoing orders [] 1  "},
+		{"close workflow", Request{}, "close workflow lowkiq.workflows [w] 0  "},
+		{"cancel workflow", Request{}, "cancel workflow lowkiq.workflows [w] 0  "},
 		{"delete queue", Request{}, "delete queue orders [] 1  "},
 	} {
 		var err error
@@ -159,6 +162,19 @@ func TestEveryActionIsInTheListOfChanges(t *testing.T) {
 				t.Fatal(err)
 			}
 			_, err = o.DropOutgoing(ctx, who, q, 1)
+		case "close workflow":
+			if _, err := workflow.Start(ctx, client, workflow.Workflow{ID: "w", Open: true}); err != nil {
+				t.Fatal(err)
+			}
+			err = o.CloseWorkflow(ctx, who, "w")
+		case "cancel workflow":
+			if err = o.CloseWorkflow(ctx, changes.Who{}, "w"); err != nil { // it is closed, so this changes nothing
+				t.Fatal(err)
+			}
+			last("close again", "close workflow lowkiq.workflows [w] 0  ")
+			if err = o.CancelWorkflow(ctx, who, "w"); err == nil {
+				err = o.CancelWorkflow(ctx, changes.Who{}, "w") // the cancel waits already
+			}
 		case "delete queue":
 			_, err = o.DeleteQueue(ctx, who, "orders", true, false)
 		default:

@@ -15,6 +15,7 @@ import (
 	"github.com/lowkiq/lowkiq/queue/recurring"
 	"github.com/lowkiq/lowkiq/queue/remove"
 	"github.com/lowkiq/lowkiq/queue/rules"
+	"github.com/lowkiq/lowkiq/queue/workflow"
 	"github.com/lowkiq/lowkiq/status"
 )
 
@@ -205,6 +206,24 @@ func (o *Operator) DropOutgoing(ctx context.Context, by changes.Who, q *protocol
 		o.record(ctx, changes.Line{Who: by, Action: DropOutgoing.Name, Queue: q.Name, Count: dropped})
 	}
 	return dropped, err
+}
+
+// CloseWorkflow says that no more jobs will be added to a workflow.
+func (o *Operator) CloseWorkflow(ctx context.Context, by changes.Who, id string) error {
+	return o.changeWorkflow(ctx, by, CloseWorkflow, workflow.Close, id)
+}
+
+// CancelWorkflow ends a workflow without a push.
+func (o *Operator) CancelWorkflow(ctx context.Context, by changes.Who, id string) error {
+	return o.changeWorkflow(ctx, by, CancelWorkflow, workflow.Cancel, id)
+}
+
+func (o *Operator) changeWorkflow(ctx context.Context, by changes.Who, a *Action, do func(context.Context, *protocol.Client, string) (bool, error), id string) error {
+	isNew, err := do(ctx, o.client, id)
+	if isNew {
+		o.record(ctx, changes.Line{Who: by, Action: a.Name, Queue: protocol.Workflows, IDs: []string{id}})
+	}
+	return err
 }
 
 // AddEntry adds a recurring entry, and returns it.

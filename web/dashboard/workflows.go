@@ -177,9 +177,9 @@ func (d *Dashboard) changeWorkflow(w http.ResponseWriter, r *http.Request) {
 		back := workflowLink(id)
 		switch form.Get("do") {
 		case "close":
-			err = workflow.Close(r.Context(), d.client, id)
+			err = d.operator.CloseWorkflow(r.Context(), auth.Who(r), id)
 		case "cancel":
-			err = workflow.Cancel(r.Context(), d.client, id)
+			err = d.operator.CancelWorkflow(r.Context(), auth.Who(r), id)
 			back += "&asked=cancel"
 		default:
 			return view{}, web.NewProblem(http.StatusBadRequest, "do: got %.40q, must be close or cancel.", form.Get("do"))

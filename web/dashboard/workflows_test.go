@@ -136,6 +136,7 @@ func TestWorkflowButtons(t *testing.T) {
 	if strings.Contains(page.Body.String(), "Cancel it") || !strings.Contains(w.asked(hostileWorkflow), `"cancel"`) {
 		t.Errorf("got %s after the cancel", w.asked(hostileWorkflow))
 	}
+	expect(t, w.get("/changes"), 200, "close workflow", "cancel workflow", protocol.Workflows)
 	expect(t, w.post("/workflow", "id", "nobody", "do", "cancel"), 404, "There is no workflow nobody")
 	expect(t, w.post("/workflow", "id", hostileWorkflow, "do", "<b>"), 400, "must be close or cancel")
 	expect(t, w.post("/workflow", "do", "close"), 400, "No id is named")
