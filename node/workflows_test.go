@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -21,6 +22,18 @@ import (
 
 func callback(queue, id string) *lowkiq.FollowUp {
 	return &lowkiq.FollowUp{Queue: queue, Push: lowkiq.Push{ID: id, Payload: []byte(id)}}
+}
+
+// startFiles runs a node with the queues files and ends.
+func startFiles(t *testing.T, shards, batch int, files, ends *arrivals) *running {
+	t.Helper()
+	return startQueues(t, Config{Name: "n1", Redis: redistest.Start(t).URL()},
+		func(n *Node) error {
+			return n.Handle(QueueConfig{Name: "files", Shards: shards, Rules: rules.Rules{BatchSize: batch}}, lowkiq.HandlerFunc(files.handle))
+		},
+		func(n *Node) error {
+			return n.Handle(QueueConfig{Name: "ends", Shards: 1}, lowkiq.HandlerFunc(ends.handle))
+		}).serving()
 }
 
 // startWorkflow starts a workflow, and makes the node handle the queue of workflows.
@@ -119,17 +132,42 @@ func TestWorkflows(t *testing.T) {
 	}
 }
 
+// TestWorkflowStartsAtOnce checks that one of several equal starts has created the workflow, before a node handles them and
+// after that.
+func TestWorkflowStartsAtOnce(t *testing.T) {
+	t.Parallel()
+	var files, ends arrivals
+	node := startFiles(t, 1, 0, &files, &ends)
+	for round := range 5 {
+		w := queue.Workflow{ID: fmt.Sprint("w", round), Done: callback("ends", fmt.Sprint(round))}
+		var created, failed atomic.Int32
+		var starts sync.WaitGroup
+		for range 10 {
+			starts.Go(func() {
+				switch is, err := node.Client().StartWorkflow(t.Context(), w); {
+				case err != nil:
+					failed.Add(1)
+					t.Error(err)
+				case is:
+					created.Add(1)
+				}
+			})
+		}
+		starts.Wait()
+		if created.Load() != 1 && failed.Load() == 0 {
+			t.Errorf("round %d: %d of 10 equal starts have created the workflow, want 1", round, created.Load())
+		}
+		node.renew()
+		node.workflow(w.ID, "done")
+		await(t, "the push Done", func() bool { return len(ends.of(fmt.Sprint(round))) == 1 })
+	}
+}
+
 // TestWorkflowGrows checks an open workflow that gets jobs until it is closed.
 func TestWorkflowGrows(t *testing.T) {
 	t.Parallel()
 	var files, ends arrivals
-	node := startQueues(t, Config{Name: "n1", Redis: redistest.Start(t).URL()},
-		func(n *Node) error {
-			return n.Handle(QueueConfig{Name: "files", Shards: 3, Rules: rules.Rules{BatchSize: 50}}, lowkiq.HandlerFunc(files.handle))
-		},
-		func(n *Node) error {
-			return n.Handle(QueueConfig{Name: "ends", Shards: 1}, lowkiq.HandlerFunc(ends.handle))
-		}).serving()
+	node := startFiles(t, 3, 50, &files, &ends)
 	node.startWorkflow(queue.Workflow{ID: "w", Open: true, Done: callback("ends", "done")})
 	const parts, n = 4, 700
 	for part := range parts {
@@ -170,13 +208,7 @@ func TestWorkflowGrows(t *testing.T) {
 func TestWorkflowLeavesInParts(t *testing.T) {
 	t.Parallel()
 	var files, ends arrivals
-	node := startQueues(t, Config{Name: "n1", Redis: redistest.Start(t).URL()},
-		func(n *Node) error {
-			return n.Handle(QueueConfig{Name: "files", Shards: 2, Rules: rules.Rules{BatchSize: 100}}, lowkiq.HandlerFunc(files.handle))
-		},
-		func(n *Node) error {
-			return n.Handle(QueueConfig{Name: "ends", Shards: 1}, lowkiq.HandlerFunc(ends.handle))
-		}).serving()
+	node := startFiles(t, 2, 100, &files, &ends)
 	w := queue.Workflow{ID: "w", Done: callback("ends", "done")}
 	const n = 5000
 	for i := range n {
@@ -194,13 +226,7 @@ func TestWorkflowLeavesInParts(t *testing.T) {
 func TestWorkflowEnds(t *testing.T) {
 	t.Parallel()
 	var files, ends arrivals
-	node := startQueues(t, Config{Name: "n1", Redis: redistest.Start(t).URL()},
-		func(n *Node) error {
-			return n.Handle(QueueConfig{Name: "files", Shards: 1}, lowkiq.HandlerFunc(files.handle))
-		},
-		func(n *Node) error {
-			return n.Handle(QueueConfig{Name: "ends", Shards: 1}, lowkiq.HandlerFunc(ends.handle))
-		}).serving()
+	node := startFiles(t, 1, 0, &files, &ends)
 	later := func(id string) queue.WorkflowJob {
 		return queue.WorkflowJob{Queue: "files", Push: lowkiq.Push{ID: id, PerformAt: time.Now().Add(time.Hour)}, Name: id}
 	}

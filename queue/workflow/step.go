@@ -27,6 +27,7 @@ const (
 type message struct {
 	Kind   string `json:"kind"`
 	Digest string `json:"digest,omitempty"` // of a start or an add; equal requests have equal digests
+	Call   string `json:"call,omitempty"`   // of a start; calls of equal requests differ
 	// Jobs are the members of a start or an add. Their After has places in Jobs. The members of a rest have serials.
 	Jobs       []member `json:"jobs,omitempty"`
 	Done       *push    `json:"done,omitempty"`
@@ -58,7 +59,8 @@ type member struct {
 type state struct {
 	Version  int      `json:"v"`
 	Digest   string   `json:"digest"`
-	Began    int64    `json:"began"` // ms, by the clock of the node
+	Call     string   `json:"call,omitempty"` // that started it
+	Began    int64    `json:"began"`          // ms, by the clock of the node
 	Changed  int64    `json:"changed"`
 	Ended    int64    `json:"ended,omitempty"`
 	Total    int      `json:"total"`
@@ -187,7 +189,7 @@ func checkEvent(s *state, e *event) error {
 
 func newState(m *message, now time.Time) *state {
 	ms := now.UnixMilli()
-	return &state{Version: stateVersion, Digest: m.Digest, Began: ms, Changed: ms, Open: m.Open, OnDone: m.Done, OnDead: m.Dead}
+	return &state{Version: stateVersion, Digest: m.Digest, Call: m.Call, Began: ms, Changed: ms, Open: m.Open, OnDone: m.Done, OnDead: m.Dead}
 }
 
 // apply applies an event. It returns true if the state is to be deleted.

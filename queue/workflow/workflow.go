@@ -2,6 +2,7 @@ package workflow
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
@@ -133,29 +134,21 @@ func Start(ctx context.Context, c *protocol.Client, w Workflow) (created bool, e
 	if err != nil {
 		return false, err
 	}
-	digest, err := startedAs(ctx, c, w.ID)
-	if err == nil && digest == "" {
-		created = true
+	s, err := read(ctx, c, w.ID)
+	if err == nil && s == nil {
+		m.Call = rand.Text()
 		if _, err = pushMessage(ctx, q, w.ID, m); err == nil {
-			digest, err = startedAs(ctx, c, w.ID) // another program may have been first
+			s, err = read(ctx, c, w.ID)
+			created = s == nil || s.Call == m.Call // else another call was first
 		}
 	}
 	if err != nil {
 		return false, err
 	}
-	if digest != m.Digest && digest != "" {
+	if s != nil && s.Digest != m.Digest {
 		return false, fmt.Errorf("workflow %q: %w, with other jobs, pushes, or another deadline; use another id", w.ID, ErrExists)
 	}
 	return created, nil
-}
-
-// startedAs returns the digest of the start of a workflow, "" if there is none.
-func startedAs(ctx context.Context, c *protocol.Client, id string) (string, error) {
-	s, err := read(ctx, c, id)
-	if s == nil || err != nil {
-		return "", err
-	}
-	return s.Digest, nil
 }
 
 // read returns the state of a workflow, nil if there is none. If no node has handled its start yet, it is the state at the
