@@ -241,6 +241,15 @@ mend['follow-up-damaged'] = function()
   return true
 end
 
+mend['follow-up-number'] = function()
+  local newest = redis.call('XREVRANGE', KEY.out, '+', '-', 'COUNT', 1)[1]
+  local number = newest and string.match(newest[1], '^%d+')
+  local said = tonumber(redis.call('HGET', KEY.count, 'out') or 0) or 0
+  if not number or said >= tonumber(number) then return false end
+  redis.call('HSET', KEY.count, 'out', number)
+  return true
+end
+
 mend['journal-entry'] = function()
   local entry = redis.call('XRANGE', KEY.journal, ARGV[4], ARGV[4])[1]
   if not entry then return false end

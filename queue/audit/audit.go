@@ -60,6 +60,7 @@ const (
 	JournalEntry    FaultKind = "journal-entry"     // lines of its journal cannot be read, so no reader gets past them
 	JournalCount    FaultKind = "journal-count"     // the counter of its journal's lines is wrong, so too many or too few are kept
 	FollowUpDamaged FaultKind = "follow-up-damaged" // a follow-up that waits can never be delivered, and others may wait behind it
+	FollowUpNumber  FaultKind = "follow-up-number"  // a follow-up that waits is above the last number, so Redis may refuse the next one
 )
 
 // Faults of the cluster:
@@ -98,6 +99,7 @@ var repairs = map[FaultKind]string{
 	MorgueCount:      "count again",
 	JournalEntry:     "forget the entry",
 	JournalCount:     "count again",
+	FollowUpNumber:   "count on from the last follow-up that waits",
 	FollowUpDamaged:  "move the follow-up, with what is wrong, to the shard's hash aside",
 }
 

@@ -17,14 +17,15 @@ import (
 // outgoingEntries is how many follow-ups a request reads. Each may have a large payload.
 const outgoingEntries = 20
 
-// checkOutgoing checks the follow-ups that wait in a shard. Nothing changes a follow-up, so it needs no second look.
+// checkOutgoing checks the follow-ups that wait in a shard, and the number of the last one. Nothing changes a follow-up, so it
+// needs no second look.
 func (a *auditor) checkOutgoing(ctx context.Context, s *protocol.Shard) error {
 	const what = "read follow-ups"
-	newest, err := s.DB().Do(ctx, what, "XREVRANGE", s.Keys().Out, "+", "-", "COUNT", 1)
-	if err != nil || len(redisdb.List(newest)) == 0 {
+	newest, err := s.DB().Atomic(ctx, what, redisdb.Cmd{"XREVRANGE", s.Keys().Out, "+", "-", "COUNT", 1}, redisdb.Cmd{"HGET", s.Keys().Count, "out"})
+	if err != nil || len(redisdb.List(newest[0])) == 0 {
 		return err
 	}
-	last, from := redisdb.Text(redisdb.List(redisdb.List(newest)[0])[0]), "-"
+	last, from := redisdb.Text(redisdb.List(redisdb.List(newest[0])[0])[0]), "-"
 	var found []Fault
 	for {
 		reply, err := s.DB().Do(ctx, what, "XRANGE", s.Keys().Out, from, last, "COUNT", outgoingEntries)
@@ -44,6 +45,11 @@ func (a *auditor) checkOutgoing(ctx context.Context, s *protocol.Shard) error {
 		if len(page) < outgoingEntries {
 			break
 		}
+	}
+	said := redisdb.Text(newest[1])
+	if n, err := strconv.ParseUint(said, 10, 64); len(found) == 0 && (err != nil || n < parseStreamID(last).ms) {
+		what := fmt.Sprintf("the counter out is %q, but follow-up %s waits", said, last)
+		found = append(found, Fault{Kind: FollowUpNumber, Queue: s.Queue, Shard: s.Index, What: what})
 	}
 	a.addShardFaults(found)
 	return nil

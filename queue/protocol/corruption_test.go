@@ -182,6 +182,10 @@ func corruptions() []corruption {
 			return errors.Join(db.XAdd(ctx, &redis.XAddArgs{Stream: k.Journal, Values: []string{"i", "n/1", "n", "3", "l", "d -1 0 0 0 0 9 0 0 0\nid"}}).Err(),
 				db.HIncrBy(ctx, k.Count, "runs", 3).Err())
 		}},
+		{name: "number of the last follow-up lost", want: audit.FollowUpNumber, do: sendOn("5-0", "q", "mail", "i", "u7", "p", "p", "s", "", "a", "", "e", "")},
+		{name: "number of the last follow-up too low", want: audit.FollowUpNumber, do: func(ctx context.Context, db rdb, k *redisdb.ShardKeys) error {
+			return errors.Join(db.HSet(ctx, k.Count, "out", 4).Err(), sendOn("5-0", "q", "mail", "i", "u7", "p", "p", "s", "", "a", "", "e", "")(ctx, db, k))
+		}},
 		{name: "follow-up without an id", want: audit.FollowUpDamaged, do: sendOn("5-0", "q", "mail", "p", "p", "s", "", "a", "", "e", "")},
 		{name: "follow-up of an empty id", want: audit.FollowUpDamaged, do: sendOn("5-0", "q", "mail", "i", "", "p", "p", "s", "", "a", "", "e", "")},
 		{name: "follow-up without an end", want: audit.FollowUpDamaged, do: sendOn("5-0", "q", "mail", "i", "u7", "p", "p", "s", "", "a", "")},

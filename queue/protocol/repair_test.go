@@ -278,6 +278,7 @@ func testRepairOfFollowUps(t *testing.T, b *backend) {
 		numbers = append(numbers, o.Number)
 	}
 	eq(t, "follow-ups that wait", fmt.Sprint(numbers), "[5 7]")
+	eq(t, "the last number", r.c.DB().ForTests().HGet(r.ctx, r.s.Keys().Count, "out").Val(), "7")
 }
 
 // testRepairAnything breaks a random shard in several mendable ways at once. Afterwards the audit finds no
