@@ -105,6 +105,9 @@ func Begin(ctx context.Context, c *protocol.Client, r Request) (begun bool, err 
 		if err != nil || same {
 			return err
 		}
+		if err := checkFormer(ctx, c, r.Queue, *entry); err != nil {
+			return err
+		}
 		if err := checkSources(ctx, c, r.Queue, *entry); err != nil {
 			return err
 		}
@@ -160,6 +163,22 @@ func checkThere(name string, entry protocol.RegistryEntry) error {
 		return fmt.Errorf("queue %q: %w: it is being deleted, or a deletion was broken off; repeat lowkiq-node queues delete %[1]s", name, ErrBusy)
 	}
 	return entry.Readable(name)
+}
+
+// checkFormer refuses a reshard that would forget the oldest former layout while a delivery that it has taken may come again.
+func checkFormer(ctx context.Context, c *protocol.Client, name string, entry protocol.RegistryEntry) error {
+	if len(entry.Was) < protocol.MaxFormer {
+		return nil
+	}
+	now, err := c.Time(ctx)
+	if err != nil {
+		return err
+	}
+	if until := time.UnixMilli(entry.Was[protocol.MaxFormer-1].At).Add(protocol.SourceAge); now.Before(until) {
+		return fmt.Errorf("queue %q: %w: it was resharded %d times within %d days; the next reshard may begin on %s",
+			name, ErrBusy, protocol.MaxFormer, int(protocol.SourceAge.Hours())/24, until.UTC().Format(time.DateTime+" UTC"))
+	}
+	return nil
 }
 
 // checkSources refuses a queue that jobs of another system are moving into, or out of. Its shards know which of these jobs

@@ -424,6 +424,7 @@ func TestRefusals(t *testing.T) {
 		{"a later release", func() { set(`{"shards":2,"layout":1,"needs":["later"]}`) }, Request{Queue: "orders", Shards: 4}, nil, "run the release of the other nodes"},
 		{"another reshard", func() { set(`{"shards":2,"layout":1,"reshard":{"shards":8,"layout":2,"at":1,"patience_ms":1}}`) }, Request{Queue: "orders", Shards: 4}, ErrUnderWay, "to 8 shards; wait for its end, or take it back"},
 		{"another copy", func() { set(`{"shards":8,"layout":2,"was":[{"shards":2,"layout":1,"at":1,"copying":true}]}`) }, Request{Queue: "orders", Shards: 4}, ErrUnderWay, "to 8 shards; wait for its end"},
+		{"a ninth within a month", func() { set(entryWithFormer(time.Now())) }, Request{Queue: "orders", Shards: 4}, ErrBusy, "it was resharded 8 times within 30 days; the next reshard may begin on 20"},
 		{"a move from Ruby", func() { from("import/old", "7") }, Request{Queue: "orders", Shards: 4}, ErrBusy, "jobs of old are moving in; end that with lowkiq-migrate first"},
 		{"a move back", func() { from("export", "run") }, Request{Queue: "orders", Shards: 4}, ErrBusy, "its jobs are moving to another system"},
 		{"an old node", func() {
@@ -445,14 +446,27 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("%s: got the entry %v, want %v", c.name, after, before)
 		}
 	}
-	// What a forgotten source has left does not matter.
+	set(entryWithFormer(time.Now().Add(-protocol.SourceAge - time.Minute)))
 	_, err := r.client.DB().Do(ctx, "drop a lease", "DEL", r.client.DB().Keys.Lease("n0/1.1"))
 	r.must(err)
+	if begun, err := Begin(ctx, r.client, Request{Queue: "orders", Shards: 4}); !begun || err != nil {
+		t.Errorf("a ninth after a month: got %t, %v", begun, err)
+	}
+	// What a forgotten source has left does not matter.
 	set(`{"shards":2,"layout":1}`)
 	from("import/old", "x 1")
 	if begun, err := Begin(ctx, r.client, Request{Queue: "orders", Shards: 4}); !begun || err != nil {
 		t.Errorf("got %t, %v", begun, err)
 	}
+}
+
+// entryWithFormer returns an entry with as many former layouts as there may be. The queue left the oldest at a time.
+func entryWithFormer(at time.Time) string {
+	var was []string
+	for i := range protocol.MaxFormer {
+		was = append(was, fmt.Sprintf(`{"shards":2,"layout":%d,"at":%d}`, protocol.MaxFormer-i, at.UnixMilli()))
+	}
+	return fmt.Sprintf(`{"shards":2,"layout":%d,"was":[%s]}`, protocol.MaxFormer+1, strings.Join(was, ","))
 }
 
 // TestMeasure: the estimate counts what is there, and refuses what costs too much.

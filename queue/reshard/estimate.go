@@ -69,6 +69,9 @@ func Measure(ctx context.Context, c *protocol.Client, r Request) (Estimate, erro
 	} else if same {
 		return Estimate{}, fmt.Errorf("queue %q: %w", r.Queue, errSameUnderWay)
 	}
+	if err := checkFormer(ctx, c, r.Queue, entry); err != nil {
+		return Estimate{}, err
+	}
 	if err := checkSources(ctx, c, r.Queue, entry); err != nil {
 		return Estimate{}, err
 	}
