@@ -29,6 +29,7 @@ func (x inspector) Why(ctx context.Context, q *protocol.Queue, id string) (Why, 
 		return Why{}, err
 	}
 	f.Paused = entries[q.Name].Paused
+	_, f.Workflows = entries[protocol.Workflows]
 	if f.Reshard, err = ReadReshard(ctx, x.Client().Protocol(), q.Name, entries[q.Name]); err != nil {
 		return Why{}, err
 	}

@@ -33,6 +33,15 @@ type Facts struct {
 	Unready    string      // why the owner's handler of the queue cannot work, "" if it can
 	Limits     []Cause     // what lanes of the shard's owner wait for
 	Reshard    *Reshard    // of the queue; nil if none is under way
+	Workflows  bool        // whether the cluster has workflows
+}
+
+// WhyAbsent says why there is no job of an id. workflows says whether the cluster has workflows.
+func WhyAbsent(workflows bool) string {
+	if workflows {
+		return "it is done, was never pushed, or waits in a workflow for other jobs"
+	}
+	return "it is done, or was never pushed"
 }
 
 // Why names the first thing that keeps an id from its handler.
@@ -41,7 +50,7 @@ func (f *Facts) Why(id string) Why {
 		return Why{ID: id, Queue: f.Shard.Queue, Shard: f.Shard.Index, State: Absent, Reason: fmt.Sprintf("queue %q has no job %q, or not yet; jobs are moving to its shard, and %d %% have moved", f.Shard.Queue, id, f.Reshard.Percent())}
 	}
 	if !f.Found {
-		return Why{ID: id, Queue: f.Shard.Queue, Shard: f.Shard.Index, State: Absent, Reason: fmt.Sprintf("queue %q has no job %q: it is done, or was never pushed", f.Shard.Queue, id)}
+		return Why{ID: id, Queue: f.Shard.Queue, Shard: f.Shard.Index, State: Absent, Reason: fmt.Sprintf("queue %q has no job %q: %s", f.Shard.Queue, id, WhyAbsent(f.Workflows))}
 	}
 	r := Why{ID: id, Queue: f.Shard.Queue, Shard: f.Shard.Index, State: string(f.Job.State)}
 	if f.Job.State != browse.StateMorgue && f.Job.State != browse.StateBlocked && f.Job.State != browse.StateHeld {

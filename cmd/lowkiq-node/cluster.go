@@ -11,6 +11,7 @@ import (
 	"github.com/lowkiq/lowkiq/cmd/internal/exit"
 	"github.com/lowkiq/lowkiq/cmd/internal/terminal"
 	"github.com/lowkiq/lowkiq/internal/text/suggest"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/status"
 	"github.com/lowkiq/lowkiq/web"
 )
@@ -228,7 +229,7 @@ func (c *whyCommand) findID(with *session) (found []status.Why, err error) {
 		}
 	}
 	if len(found) == 0 {
-		reason := fmt.Sprintf("no queue has a job %q: it is done, or was never pushed (queues: %s)", c.ID, strings.Join(queues, ", "))
+		reason := fmt.Sprintf("no queue has a job %q: %s (queues: %s)", c.ID, status.WhyAbsent(slices.Contains(queues, protocol.Workflows)), strings.Join(queues, ", "))
 		found = append(found, status.Why{ID: c.ID, Shard: -1, State: status.Absent, Reason: reason})
 	}
 	return found, nil
