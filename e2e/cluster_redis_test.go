@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 	"github.com/lowkiq/lowkiq/internal/testing/tier"
 	"github.com/lowkiq/lowkiq/lab/judge"
 )
@@ -17,7 +18,7 @@ import (
 func TestClusterRedisAway(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
-	f := newFleet(t, settings{TTL: 2 * ttl}, "--appendonly", "yes", "--appendfsync", "everysec")
+	f := newFleet(t, settings{TTL: 2 * ttl}, redistest.Durable...)
 	f.upAll(names(5)...)
 	f.balanced(patience)
 	f.parts()

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 	"github.com/lowkiq/lowkiq/internal/testing/tier"
 	"github.com/lowkiq/lowkiq/queue/protocol"
 )
@@ -23,7 +24,7 @@ func TestFollowUpsSurvive(t *testing.T) {
 	const ids = 100
 	each, kills := tier.Of(10, 10, 100), tier.Of(3, 3, 20) // payloads of an id
 	random := randomly(t)
-	r := newRig(t, 4, "--appendonly", "yes", "--appendfsync", "always")
+	r := newRig(t, 4, redistest.Durable...)
 	to, err := r.client.Register(t.Context(), lowkiq.Queue{Name: ledger, Shards: 4})
 	if err != nil {
 		t.Fatal(err)

@@ -19,6 +19,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/store/journal"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 	"github.com/lowkiq/lowkiq/internal/testing/tier"
 	"github.com/lowkiq/lowkiq/lab/judge"
 	"github.com/lowkiq/lowkiq/queue/browse"
@@ -33,7 +34,7 @@ func TestJournalAgrees(t *testing.T) {
 	t.Parallel()
 	kills := fromEnv(t, "LOWKIQ_KILLS", tier.Of(0, 6, 20), strconv.Atoi)
 	random := randomly(t)
-	r := newRig(t, 4, "--appendonly", "yes", "--appendfsync", "always")
+	r := newRig(t, 4, redistest.Durable...)
 	f := &fleet{rig: r, nodes: map[string]*process{}, settings: settings{
 		TTL: 2 * ttl, MaxCrashes: 1000, Handler: "count", Journal: true, Work: 25 * time.Millisecond, Bind: "127.0.0.1:0", HTTP: "127.0.0.1:0"}}
 	f.http = &http.Client{Timeout: patience / 2, Transport: &http.Transport{DisableKeepAlives: true}}

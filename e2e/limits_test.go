@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 	"github.com/lowkiq/lowkiq/internal/testing/tier"
 	"github.com/lowkiq/lowkiq/lab/judge"
 	"github.com/lowkiq/lowkiq/queue/rules"
@@ -28,7 +29,7 @@ func TestLimitUnderKills(t *testing.T) {
 	const limit, work = 5, 25 * time.Millisecond
 	enough := limit * int(4*every/work) // there is always work, on each node
 	random := randomly(t)
-	r := newRig(t, 12, "--appendonly", "yes", "--appendfsync", "always")
+	r := newRig(t, 12, redistest.Durable...)
 	f := &fleet{rig: r, nodes: map[string]*process{}, settings: settings{
 		TTL: 2 * ttl, MaxCrashes: 1000, Work: work, Limit: rules.Limit{Concurrency: limit}, Bind: "127.0.0.1:0", HTTP: "127.0.0.1:0"}}
 	f.http = &http.Client{Timeout: patience / 2, Transport: &http.Transport{DisableKeepAlives: true}}

@@ -44,7 +44,7 @@ func everySecond() map[string]recurring.Spec {
 func TestRecurring(t *testing.T) {
 	t.Parallel()
 	length := fromEnv(t, "LOWKIQ_RECURRING", tier.Of(0, time.Second, 30*time.Second), time.ParseDuration)
-	r := newRig(t, 3, "--appendonly", "yes", "--appendfsync", "everysec", "--auto-aof-rewrite-percentage", "0")
+	r := newRig(t, 3, append(slices.Clone(redistest.Durable), "--auto-aof-rewrite-percentage", "0")...)
 	s := &ticking{d: newRelays(t), links: map[string]*redistest.Proxy{}}
 	s.fleet = &fleet{rig: r, nodes: map[string]*process{}, settings: settings{TTL: ttl, HTTP: "127.0.0.1:0", Queues: []string{queueName},
 		Recurring: everySecond()}}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/process/sleep"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 	"github.com/lowkiq/lowkiq/lab/judge"
 	"github.com/lowkiq/lowkiq/queue/protocol"
 )
@@ -136,7 +137,7 @@ func (f *fleet) produce(ctx context.Context, number int) {
 // Handlers get the payloads of each id in order (I2, I3), and no id runs twice at once (I1).
 func TestReshard(t *testing.T) {
 	t.Parallel()
-	f := fleetOf(newRig(t, 16, "--appendonly", "yes", "--appendfsync", "always"), settings{MaxCrashes: -1})
+	f := fleetOf(newRig(t, 16, redistest.Durable...), settings{MaxCrashes: -1})
 	f.upAll(names(3)...)
 	f.balanced(patience)
 	var producers sync.WaitGroup

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -29,7 +30,7 @@ type soakRedis struct {
 // masters would be reached past the proxies of the nodes, so there is none.
 func startSoakRedis(t *testing.T, nodes *hosts) *soakRedis {
 	t.Helper()
-	args := []string{"--appendonly", "yes", "--appendfsync", "everysec"}
+	args := slices.Clone(redistest.Durable)
 	if nodes != nil {
 		args = append(args, "--bind", "127.0.0.1", nodes.redis(), "--protected-mode", "no")
 	}

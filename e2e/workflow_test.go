@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 	"github.com/lowkiq/lowkiq/internal/testing/tier"
 	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/workflow"
@@ -22,7 +23,7 @@ func TestWorkflowSurvives(t *testing.T) {
 	tier.Usual(t)
 	members, kills := tier.Of(1000, 1000, 10_000), tier.Of(4, 4, 20)
 	random := randomly(t)
-	r := newRig(t, 4, "--appendonly", "yes", "--appendfsync", "always")
+	r := newRig(t, 4, redistest.Durable...)
 	ends, err := r.client.Register(t.Context(), lowkiq.Queue{Name: "ends", Shards: 4})
 	if err != nil {
 		t.Fatal(err)

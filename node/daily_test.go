@@ -22,7 +22,7 @@ import (
 // Between them are a drain and a restart of Redis with its append-only file.
 func TestDaysAreWhatHandlersWroteDown(t *testing.T) {
 	t.Parallel()
-	server := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
+	server := redistest.Start(t, redistest.Durable...)
 	p := open(t, server.URL(), 4)
 	calls := make(chan bool, 1000)
 	var failed sync.Map

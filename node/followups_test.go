@@ -384,7 +384,7 @@ func TestRuleThen(t *testing.T) {
 func TestFollowUpsSurvive(t *testing.T) {
 	t.Parallel()
 	tier.Usual(t)
-	srv := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
+	srv := redistest.Start(t, redistest.Durable...)
 	var got arrivals
 	const ids, n = 5, 60
 	begin := func(name string) *running {

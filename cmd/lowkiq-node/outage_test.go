@@ -104,7 +104,7 @@ func waiting(t *testing.T, redis string, n int) {
 // and going on there loses nothing.
 func TestPushOutage(t *testing.T) {
 	t.Parallel()
-	redis := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
+	redis := redistest.Start(t, redistest.Durable...)
 	p := startPush(t, redis.URL(), "--shards", "4", "--patience", "1s")
 	p.write(t, 1, 100)
 	waiting(t, redis.URL(), 100)
@@ -128,7 +128,7 @@ func TestPushOutage(t *testing.T) {
 // Redis is lost and comes back in time: nobody needs to do anything.
 func TestPushSurvivesRestart(t *testing.T) {
 	t.Parallel()
-	redis := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
+	redis := redistest.Start(t, redistest.Durable...)
 	p := startPush(t, redis.URL(), "--shards", "4")
 	p.write(t, 1, 100)
 	waiting(t, redis.URL(), 100)
@@ -165,7 +165,7 @@ func TestPushInterrupted(t *testing.T) {
 // Redis is not there yet: the push says so, and waits for it.
 func TestPushWaitsForRedis(t *testing.T) {
 	t.Parallel()
-	redis := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
+	redis := redistest.Start(t, redistest.Durable...)
 	redis.Kill()
 	stderr, err := os.Create(filepath.Join(t.TempDir(), "stderr"))
 	if err != nil {

@@ -375,7 +375,7 @@ func TestCallsBearBrokenConnections(t *testing.T) {
 // TestCallsOverARestart: Redis dies while calls wait, and comes back with its file.
 func TestCallsOverARestart(t *testing.T) {
 	t.Parallel()
-	server := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
+	server := redistest.Start(t, redistest.Durable...)
 	r := newRig(t, &backend{url: server.URL()})
 	ctx, cancel := context.WithTimeout(r.ctx, patience)
 	defer cancel()

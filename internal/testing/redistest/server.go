@@ -39,6 +39,10 @@ type Server struct {
 // errPortTaken means that another program took the port first.
 var errPortTaken = errors.New("port is taken")
 
+// Durable are the arguments of a server that loses nothing if its process is killed. It writes each command to its file before it
+// answers. It does not wait for the disk, which may take seconds on a busy machine, in which nodes time out.
+var Durable = []string{"--appendonly", "yes", "--appendfsync", "no"}
+
 // Start runs a server without persistence and waits until it answers. args are added to its command line, as in Start(t,
 // "--maxmemory", "10mb"). Later settings override earlier settings.
 func Start(t testing.TB, args ...string) *Server {
