@@ -133,8 +133,21 @@ func (r *running) renew() {
 // serving waits until the node has claimed all shards.
 func (r *running) serving() *running {
 	r.t.Helper()
-	await(r.t, "all shards claimed", func() bool { return r.settled.Load() && r.instance() != nil })
+	r.await("all shards claimed", func() bool { return r.settled.Load() && r.instance() != nil })
 	return r
+}
+
+// await waits until the condition holds. The test fails at once if the node ends before.
+func (r *running) await(what string, condition func() bool) {
+	r.t.Helper()
+	await(r.t, what, func() bool {
+		select {
+		case <-r.ended:
+			r.t.Fatalf("the node has ended before %s: %v", what, r.err)
+		default:
+		}
+		return condition()
+	})
 }
 
 // instance returns the node's instance, nil between two.
@@ -143,7 +156,7 @@ func (r *running) instance() *instance { return r.Node.current.Load() }
 // working waits until the node has an instance.
 func (r *running) working() (in *instance) {
 	r.t.Helper()
-	await(r.t, "an instance", func() bool { in = r.instance(); return in != nil })
+	r.await("an instance", func() bool { in = r.instance(); return in != nil })
 	return in
 }
 
