@@ -370,7 +370,7 @@ func TestUnknownQueue(t *testing.T) {
 	}
 }
 
-// TestEmptyPart: a path with an empty name or id says so, and does not lead to another route.
+// TestEmptyPart checks that a path with an empty name or id gets an error, and does not lead to another route.
 func TestEmptyPart(t *testing.T) {
 	w := newWorld(t, shared(t)).fill()
 	for _, path := range []string{"GET /api/v1/workflows/", "GET /api/v1/queues//jobs", "PUT /api/v1/workflows/", "POST /api/v1/queues/orders/jobs//kill"} {

@@ -108,7 +108,7 @@ func TestDrainSaysWhatBecameOfIt(t *testing.T) {
 	}
 }
 
-// TestDotsAsNames: a command asks for a name of dots as it is, though servers resolve dots in paths.
+// TestDotsAsNames checks that a command asks for the names "." and "..", which servers would resolve in a path.
 func TestDotsAsNames(t *testing.T) {
 	t.Parallel()
 	for args, want := range map[string]string{

@@ -42,7 +42,7 @@ func TestTinyReshard(t *testing.T) {
 	}
 }
 
-// TestWhyWhileJobsMove: the figures of a queue are those of its new shards, so why says which jobs are not among them.
+// TestWhyWhileJobsMove checks that why says how many jobs its figures leave out. They count the jobs of the new shards only.
 func TestWhyWhileJobsMove(t *testing.T) {
 	t.Parallel()
 	for reshard, want := range map[string]string{

@@ -709,8 +709,8 @@ func TestCancelledAttemptLeavesNothing(t *testing.T) {
 	r.checkHandled(r.handle("orders"), map[string][]string{"a": {"1"}, "b": {"1"}})
 }
 
-// TestEndOfAttemptEveryStop: a process that cancels or restarts an attempt is killed after each of its requests, with and
-// without the answer. Whatever comes next deletes the closed shards of that attempt.
+// TestEndOfAttemptEveryStop kills a process that cancels or restarts an attempt after each of its requests, with and without
+// the answer. The next step on the queue must delete the closed shards of that attempt.
 func TestEndOfAttemptEveryStop(t *testing.T) {
 	t.Parallel()
 	r := newWorld(t)
@@ -818,8 +818,8 @@ func (f *nthFault) pass(send func() error, cmds ...redis.Cmder) error {
 	return errLost
 }
 
-// TestCancelWithFaults: a request of a cancel fails, loses its answer, or comes twice. The queue is as before, and people
-// read why the attempt was cancelled, and never why an earlier attempt was.
+// TestCancelWithFaults cancels an attempt while a request fails, loses its answer, or comes twice. The queue must be as before,
+// and people must read the reason of this cancel, and never the reason of an earlier cancel.
 func TestCancelWithFaults(t *testing.T) {
 	t.Parallel()
 	for times := range 3 {

@@ -39,7 +39,7 @@ func TestHalfMovedSlotAsksAndTriesAgain(t *testing.T) {
 	}
 }
 
-// TestMovesInARow moves few slots often, one right after the other. Each must have an owner that all masters know.
+// TestMovesInARow moves seven slots often. After each move all masters must know the owner of the slot.
 func TestMovesInARow(t *testing.T) {
 	t.Parallel()
 	c := StartCluster(t, 3)
