@@ -35,8 +35,8 @@ local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 --#include gone
 
-local function inter(id, some, retry, err)
-  entomb(KEY.morgue, KEY.dead, KEY.count, KEY.spill, KEY.spillx, id, some, retry, err, now)
+local function bury_some(id, some, retry, err)
+  bury_payloads(KEY.morgue, KEY.dead, KEY.count, KEY.spill, KEY.spillx, id, some, retry, err, now)
 end
 
 -- renew stores the rest of a job as a new job that is due now. The error stays until the job succeeds.
@@ -46,29 +46,15 @@ local function renew(id, job, err)
   enqueue(KEY.ready, KEY.due, id, now, now)
 end
 
--- oldest takes the payload with the smallest score out of a job; of equal scores, the first. Payloads
--- with keys are in order already.
-local function oldest(job)
-  local k = 1
-  for i = 2, job.key and 1 or job.n do
-    if lower(job.score[i], job.score[k]) then k = i end
-  end
-  local one = {n = 1, data = {table.remove(job.data, k)}}
-  if job.key then one.key = {table.remove(job.key, k)} else one.score = {table.remove(job.score, k)} end
-  one.bytes = #one.data[1]
-  job.n, job.bytes = job.n - 1, job.bytes - one.bytes
-  return one
-end
-
 local verdict = {}
 
 function verdict.skip(id, job, retry, err)
-  inter(id, oldest(job), retry, err)
+  bury_some(id, oldest(job), retry, err)
   if job.n > 0 then renew(id, job, err) else gone(id) end
 end
 
 function verdict.bury(id, job, retry, err)
-  inter(id, job, retry, err)
+  bury_some(id, job, retry, err)
   gone(id)
 end
 
@@ -115,7 +101,7 @@ end
 local function end_some(policy, places, id, job, record, retry, err)
   local some = cut(job, places)
   if some.n > 0 then
-    if policy == 'bury' then inter(id, some, retry, err) else weigh(tell(some.data, 'expired', id), 0) end
+    if policy == 'bury' then bury_some(id, some, retry, err) else weigh(tell(some.data, 'expired', id), 0) end
   end
   if job.n == 0 then
     redis.call('HDEL', KEY.crashes, id)

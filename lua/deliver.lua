@@ -29,11 +29,7 @@ if before > 0 then
 end
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
-local said = redis.call('HGET', KEY.count, 'last') or 0
-local last = tonumber(said)
-if not last then return redis.error_reply('REMOVED ' .. said) end
-local base = now
-if last >= base then base = last + 1 end
+--#include last_score
 local ids, old, read = {}, {}, 0
 for i = 1, n do ids[i] = ARGV[1 + 4 * i] end
 --#include record

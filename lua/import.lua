@@ -188,14 +188,14 @@ local function mark_late(id, failed)
 end
 
 -- arrive enqueues an id that did not wait, as place in lib/store.lua does.
-local function arrive(id, job, entombed)
-  if entombed then redis.call('HINCRBY', KEY.count, 'tombs', -1) end
+local function arrive(id, job, was_tombstone)
+  if was_tombstone then redis.call('HINCRBY', KEY.count, 'tombs', -1) end
   if job.at > now then
-    if entombed then redis.call('HSET', KEY.stale, id, 1) end
+    if was_tombstone then redis.call('HSET', KEY.stale, id, 1) end
     schedule(job.retry >= 0 and KEY.retry or KEY.due, id, job.at)
     return
   end
-  if not entombed then ready[#ready + 1] = id end
+  if not was_tombstone then ready[#ready + 1] = id end
   if job.retry >= 0 then redis.call('HSET', KEY.late, id, 1) end
 end
 
@@ -251,8 +251,8 @@ end
 -- wait stores a part that waits, and returns its character.
 local function wait(part, job)
   local id, record = part.id, records[part.id]
-  local entombed = record == 'x'
-  if entombed then record = false end
+  local was_tombstone = record == 'x'
+  if was_tombstone then record = false end
   local busy, flew = record and flying(id), nil
   if busy then
     flew = record
@@ -263,7 +263,7 @@ local function wait(part, job)
     if code then return code end
     records[id] = 'e' .. b7(job.at) .. ARGV[part.from]
     redis.call('HSET', KEY.jobs, id, records[id])
-    arrive(id, job, entombed)
+    arrive(id, job, was_tombstone)
     weigh(1, job.bytes)
     return '0'
   end
@@ -295,12 +295,12 @@ local function wait(part, job)
   end
   records[id] = unite('w', part, job, there, record, from)
   redis.call('HSET', KEY.jobs, id, records[id])
-  if not there then arrive(id, job, entombed) elseif begins then move(id, job, place) end
+  if not there then arrive(id, job, was_tombstone) elseif begins then move(id, job, place) end
   return '0'
 end
 
--- inter stores a part in the morgue. The record there has the time and the error of the latest burial.
-local function inter(part, job)
+-- take_buried stores a part in the morgue. The record there has the time and the error of the latest burial.
+local function take_buried(part, job)
   local record = redis.call('HGET', KEY.morgue, part.id)
   local there = record and parse(record)
   local at, retry, err = part.at > 0 and math.min(part.at, now) or now, part.retry, part.err
@@ -312,7 +312,7 @@ local function inter(part, job)
   weigh(job.n, job.bytes)
   weigh_spill(part.id, job.n, job.bytes)
   if there and string.byte(record, 1) ~= 115 then weigh_spill(part.id, there.n, there.bytes) end
-  entomb(KEY.morgue, KEY.dead, KEY.count, KEY.spill, KEY.spillx, part.id, job, retry, err, at, true)
+  bury_payloads(KEY.morgue, KEY.dead, KEY.count, KEY.spill, KEY.spillx, part.id, job, retry, err, at, true)
   return '0'
 end
 
@@ -344,7 +344,7 @@ local function take(part)
   if part.kind == 'r' then
     sound, code = true, 'r'
   else
-    sound, code = pcall(part.kind == 'm' and inter or wait, part, payloads(part))
+    sound, code = pcall(part.kind == 'm' and take_buried or wait, part, payloads(part))
     if not sound then code = '4' end
   end
   local number = string.format('%.0f', part.number)

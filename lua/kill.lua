@@ -20,24 +20,11 @@ local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local count, looked = 0, 0
 
--- smallest takes the payload with the smallest score out of a job that is not crowded. Of equal scores
--- it takes the first.
-local function smallest(job)
-  local k = 1
-  for i = 2, job.n do
-    if lower(job.score[i], job.score[k]) then k = i end
-  end
-  local one = {n = 1, data = {table.remove(job.data, k)}, score = {table.remove(job.score, k)}}
-  one.bytes = #one.data[1]
-  job.n, job.bytes = job.n - 1, job.bytes - one.bytes
-  return one
-end
-
 -- some takes the payloads that this call buries out of a job.
 local function some(id, job, crowded)
   local one = ARGV[3] == 'oldest'
   if crowded then return spill_take(KEY.spill, KEY.spillx, 'w', id, job, one and 1 or moved_count) end
-  if one then return smallest(job) end
+  if one then return oldest(job) end
   local all = {n = job.n, bytes = job.bytes, data = job.data, score = job.score}
   job.n = 0
   return all
@@ -53,7 +40,7 @@ for i = 5, #ARGV do
     local job, crowded = parse(record), string.byte(record, 1) == 115
     local piece = some(id, job, crowded)
     weigh(piece.n, piece.bytes)
-    entomb(KEY.morgue, KEY.dead, KEY.count, KEY.spill, KEY.spillx, id, piece, job.retry, job.err, now)
+    bury_payloads(KEY.morgue, KEY.dead, KEY.count, KEY.spill, KEY.spillx, id, piece, job.retry, job.err, now)
     if job.n == 0 then
       remove(id, busy)
     else

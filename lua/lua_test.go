@@ -243,7 +243,7 @@ func TestCommonPath(t *testing.T) {
 		t.Fatal("push.lua: got no include of record, want it after the common half")
 	}
 	for name, c := range map[string]struct{ text, want string }{
-		"push.lua, what fresh ids run":        {before, "71c378bc631cb7d3"},
+		"push.lua, what fresh ids run":        {before + text(t, "lib/last_score"), "902726147fe35bae"},
 		"push_each.lua":                       {text(t, "push_each"), "9a23e2da62388d46"},
 		"pop.lua, what a quiet shard runs":    {block(t, pop, "local quiet =", "-- alone reports") + block(t, pop, "local function reply()", "local first\n"), "ee96cc10a12ef2ae"},
 		"pop.lua, take":                       {block(t, pop, "local function take(few)", "-- take_urgent adds"), "f6c154a4aaa48bcc"},

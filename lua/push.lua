@@ -25,11 +25,7 @@ local width = mode == 'm' and 4 or 2
 local n = (#ARGV - 4) / width
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
-local said = redis.call('HGET', KEY.count, 'last') or 0
-local last = tonumber(said)
-if not last then return redis.error_reply('REMOVED ' .. said) end
-local base = now
-if last >= base then base = last + 1 end
+--#include last_score
 
 --#include micros
 

@@ -20,12 +20,12 @@ local count, looked, left = 0, 0, 0
 
 -- revive stores the job of an id, due now.
 local function revive(id, text, record, busy)
-  local entombed = not busy and redis.call('HGET', KEY.jobs, id) == 'x'
+  local was_tombstone = not busy and redis.call('HGET', KEY.jobs, id) == 'x'
   redis.call('HSET', busy and KEY.parked or KEY.jobs, id, text)
   if busy then return end
   redis.call('HDEL', KEY.late, id) -- a new job has not failed
   redis.call('ZREM', KEY.postponed, id)
-  if entombed then
+  if was_tombstone then
     redis.call('HINCRBY', KEY.count, 'tombs', -1)
   elseif not record or displace(id) or in_line(id) then
     line_up(id, now)

@@ -177,13 +177,13 @@ local function obsolete(id, kind)
 end
 
 -- place puts an id that does not wait here into its place.
-local function place(id, kind, score, record, entombed)
-  if entombed then
+local function place(id, kind, score, record, was_tombstone)
+  if was_tombstone then
     redis.call('HINCRBY', KEY.count, 'tombs', -1)
     if kind ~= 'r' then obsolete(id, kind) end
   end
   if kind == 'r' then
-    if not entombed then collect(KEY.ready, id) end
+    if not was_tombstone then collect(KEY.ready, id) end
   elseif kind == 'q' then
     collect(KEY.suspects, id)
     collect(KEY.crashes, id, score)
@@ -242,8 +242,8 @@ end
 -- join stores the payloads of an item together with those that wait here. It returns the code of the answer if it cannot.
 local function join(i, kind, score)
   local id, record = ARGV[at[i]], records[ARGV[at[i]]]
-  local entombed = record == 'x'
-  if entombed then record = false end
+  local was_tombstone = record == 'x'
+  if was_tombstone then record = false end
   local flew
   if record and not is_closed and redis.call('LPOS', KEY.flight, id) then
     flew = record
@@ -268,14 +268,14 @@ local function join(i, kind, score)
   if flew then return end
   records[id] = united
   if not record then
-    place(id, kind, score, united, entombed)
+    place(id, kind, score, united, was_tombstone)
   elseif begins then
     settle(id, kind, score, united)
   end
 end
 
--- inter stores an item in the morgue. If payloads of the id were buried here meanwhile, their time and error stay.
-local function inter(i, score)
+-- take_buried stores an item in the morgue. If payloads of the id were buried here meanwhile, their time and error stay.
+local function take_buried(i, score)
   local id, data = ARGV[at[i]], ARGV[at[i] + 2]
   local record = redis.call('HGET', KEY.morgue, id)
   if not readable(record) then return 'DAMAGED' end
@@ -340,7 +340,7 @@ local function take(i)
   if not sound(i, data) then return set_aside((kind == 'm' and 'morgue:' or 'jobs:') .. id, data) end
   if kind == 'm' then
     if not crowds[i] and not readable(data) then return set_aside('morgue:' .. id, data) end
-    return inter(i, score)
+    return take_buried(i, score)
   end
   local record = records[id]
   if crowds[i] or record and record ~= 'x' then

@@ -1,11 +1,7 @@
 -- Included by coalesce.lua and push_urgent.lua, which have its arguments: stores payloads as lib/store.lua does, by the
 -- rules of the queue that let a push replace or delay waiting payloads. Expects `now`.
 local mode, width, n = 'm', 4, (#ARGV - 4) / 4
-local said = redis.call('HGET', KEY.count, 'last') or 0
-local last = tonumber(said)
-if not last then return redis.error_reply('REMOVED ' .. said) end
-local base = now
-if last >= base then base = last + 1 end
+--#include last_score
 local ids, old, read = {}, {}, 0
 for i = 1, n do ids[i] = ARGV[1 + i * 4] end
 

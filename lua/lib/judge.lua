@@ -41,7 +41,7 @@ local function judge(id, record)
     note_crash(id, record)
     if max_crashes > 0 and crashes >= max_crashes and readable(redis.call('HGET', KEY.morgue, id)) then
       local dead = parse(record)
-      entomb(KEY.morgue, KEY.dead, KEY.count, KEY.spill, KEY.spillx, id, dead, dead.retry,
+      bury_payloads(KEY.morgue, KEY.dead, KEY.count, KEY.spill, KEY.spillx, id, dead, dead.retry,
         'crash: its worker died ' .. crashes .. ' times while it ran alone', now)
       buried = buried + dead.n
       redis.call('HDEL', KEY.crashes, id)

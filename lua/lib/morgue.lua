@@ -9,11 +9,25 @@ local function scored(some)
   return {n = some.n, bytes = some.bytes, data = some.data, score = score}
 end
 
--- entomb adds the payloads of a job, at most a piece, to the morgue record of the id. The record gets the
+-- oldest takes the payload with the smallest score out of a job; of equal scores, the first. Payloads
+-- with keys are in order already.
+local function oldest(job)
+  local k = 1
+  for i = 2, job.key and 1 or job.n do
+    if lower(job.score[i], job.score[k]) then k = i end
+  end
+  local one = {n = 1, data = {table.remove(job.data, k)}}
+  if job.key then one.key = {table.remove(job.key, k)} else one.score = {table.remove(job.score, k)} end
+  one.bytes = #one.data[1]
+  job.n, job.bytes = job.n - 1, job.bytes - one.bytes
+  return one
+end
+
+-- bury_payloads adds the payloads of a job, at most a piece, to the morgue record of the id. The record gets the
 -- retry count, the error (an empty error replaces none), and the time (us) as its due time. Equal
 -- payloads become one payload. Among equal scores the added payloads are last, because the others were
 -- buried before. With silent it tells nobody, because the payloads were buried elsewhere.
-local function entomb(morgue_key, dead_key, count_key, spill, spillx, id, some, retry, err, now, silent)
+local function bury_payloads(morgue_key, dead_key, count_key, spill, spillx, id, some, retry, err, now, silent)
   local rec = redis.call('HGET', morgue_key, id)
   local job = rec and parse(rec) or {n = 0, bytes = 0, next = 1, shift = 0, data = {}, score = {}}
   local had = job.n

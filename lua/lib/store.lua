@@ -69,14 +69,14 @@ local function entry(i)
 end
 
 -- place enqueues an id that did not wait.
-local function place(id, at, entombed)
+local function place(id, at, was_tombstone)
   if at <= now then
     -- A tombstone's entry in the ready list serves the new job.
-    if not entombed then ready[#ready + 1] = id end
+    if not was_tombstone then ready[#ready + 1] = id end
     return
   end
   -- Finding that entry would take time in proportion to the list. It stays, and the pop skips it.
-  if entombed then redis.call('HSET', KEY.stale, id, 1) end
+  if was_tombstone then redis.call('HSET', KEY.stale, id, 1) end
   local first = redis.call('ZRANGE', KEY.due, 0, 0, 'WITHSCORES')
   if not first[2] or tonumber(first[2]) > at then wake = string.format('%.0f', at) end
   redis.call('ZADD', KEY.due, string.format('%.0f', at), id)
@@ -97,8 +97,8 @@ for i = 1, n do
   if record == nil then
     if busy then record = redis.call('HGET', KEY.parked, id) else record = old[i] end
   end
-  local entombed = record == 'x'
-  if entombed then record = false end
+  local was_tombstone = record == 'x'
+  if was_tombstone then record = false end
   local later = defer and defer(i, id, record, busy)
   at = later or at
   -- spill_add reads the record before it changes anything. An unreadable record refuses this job only.
@@ -117,8 +117,8 @@ for i = 1, n do
     if busy then
       joins = joins or not record
     elseif not record then
-      place(id, at, entombed)
-      if entombed then redis.call('HINCRBY', KEY.count, 'tombs', -1) end
+      place(id, at, was_tombstone)
+      if was_tombstone then redis.call('HINCRBY', KEY.count, 'tombs', -1) end
     end
   elseif record then
     seen[id] = record

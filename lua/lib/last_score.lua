@@ -1,0 +1,7 @@
+-- Included by the pushes: reads `last`, the last default score of the shard (us), and sets `base`, the next
+-- default score. Expects `now`. The script ends with REMOVED if the queue is deleted.
+local said = redis.call('HGET', KEY.count, 'last') or 0
+local last = tonumber(said)
+if not last then return redis.error_reply('REMOVED ' .. said) end
+local base = now
+if last >= base then base = last + 1 end
