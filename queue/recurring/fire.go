@@ -74,6 +74,7 @@ type knownEntry struct {
 const (
 	lookEvery   = time.Second      // between two rounds of a leader
 	leadEvery   = lookEvery / 4    // between two checks of whether the process leads
+	retrySoon   = lookEvery / 4    // until the next round after a tick that could not be pushed
 	ofFileFor   = time.Minute      // until an entry of an ended process is left to others or removed
 	sweepEvery  = 10 * time.Second // without a cluster each process reads all leases for it
 	lookTimeout = 10 * time.Second
@@ -130,7 +131,7 @@ func (f *Firer) runOnce(ctx context.Context) time.Duration {
 		}
 		late = max(late, p.now.Sub(due))
 		if due = due.Add(patience); !due.After(p.now) { // the push failed
-			due = p.now.Add(lookEvery / 4)
+			due = p.now.Add(retrySoon)
 		}
 		if due.Before(next) {
 			next = due
@@ -211,86 +212,126 @@ func (f *Firer) pushDue(ctx context.Context, name string, p snapshot, patience t
 	if !there || k.err != nil {
 		return p.now.Add(lookEvery), nil
 	}
-	tick, of := p.ticks[name], p.ticked[name]
-	if tick.IsZero() { // Redis has lost the tick
-		to := k.schedule.Next(p.now)
-		if of.Begun != nil {
-			to = time.UnixMicro(of.Begun.Tick)
-		}
-		_, err := f.book.advanceTick(ctx, name, k.text, tick, to, of.text, of)
-		return p.now.Add(lookEvery), err
+	r := &tickRun{f, name, k, p.ticks[name], p.ticked[name], p.now}
+	if r.tick.IsZero() { // Redis has lost the tick
+		return p.now.Add(lookEvery), r.restoreTick(ctx)
 	}
-	// move returns false if another process was first or the entry was changed.
-	move := func(next time.Time) (bool, error) {
-		done, err := f.book.advanceTick(ctx, name, k.text, tick, next, of.text, of)
-		if err == nil {
-			of.text, err = of.encodeJSON()
-		}
-		if !done {
-			f.rev = ""
-		}
-		tick = next
-		return done, err
-	}
-	if n := of.Uncounted; n > 0 {
-		of.Uncounted = 0
-		if done, err := move(tick); !done || err != nil {
-			return p.now.Add(lookEvery / 4), err
-		}
-		f.Log.Warn("a change dropped ticks of a recurring entry", "name", name, "missed", n, "why", of.Error)
-		f.Missed(name, n)
+	if done, err := r.countDropped(ctx); !done || err != nil {
+		return p.now.Add(retrySoon), err
 	}
 	for {
-		do, due := k.nextStep(name, of, tick, p.now)
+		do, due := k.nextStep(name, r.last, r.tick, p.now)
 		if do.next.IsZero() || p.now.Sub(due) < patience {
 			return due, nil
 		}
-		switch {
-		case !do.push || of.Begun != nil:
-		case do.tick.UnixMicro() <= of.Tick:
-			do.push, do.missed = false, do.missed+1
-			of.Error = fmt.Sprintf("the tick %s was left out because Redis's clock was ahead; the last tick was %s",
-				do.tick.UTC().Format(time.RFC3339Nano), time.UnixMicro(of.Tick).UTC().Format(time.RFC3339Nano))
-		default:
-			of.Number = max(do.tick.UnixMicro(), of.Number+1, k.stored.Above+1)
-			of.Begun = &begunPush{do.tick.UnixMicro(), do.missed, k.spec}
-			switch done, err := move(tick); {
-			case err != nil:
-				return due, err
-			case !done:
-				return p.now.Add(lookEvery / 4), nil
-			}
-		}
-		if do.push {
-			err := f.book.deliverTick(ctx, name, of.Number, *of.Begun)
-			switch {
-			case err == nil:
-				of.Error = ""
-			case protocol.Transient(err) || ctx.Err() != nil || p.now.Sub(due) < f.Patience*2 && otherMayPush(err):
-				return due, err
-			default: // a later attempt at this tick would fail as well
-				of.Error = err.Error()
-				do.missed++
-				f.Log.Warn("a tick of a recurring entry was refused", "name", name, "tick", do.tick, "err", err)
-			}
-		}
-		if do.missed > 0 {
-			f.Log.Warn("ticks of a recurring entry were missed", "name", name, "missed", do.missed, "until", do.tick)
-		}
-		if last := do.tick.UnixMicro(); (do.push || do.missed > 0) && last > of.Tick {
-			of.Tick, of.At = last, p.now.UnixMicro()
-		}
-		of.Begun, of.Missed = nil, of.Missed+do.missed
-		switch done, err := move(do.next); {
+		switch done, err := r.take(ctx, do, due); {
 		case err != nil:
 			return due, err
 		case !done:
-			return p.now.Add(lookEvery / 4), nil
-		}
-		if do.missed > 0 {
-			f.Missed(name, do.missed)
+			return p.now.Add(retrySoon), nil
 		}
 	}
+}
+
+// tickRun is a round for one entry. Its methods return false if another process was first or the
+// entry was changed.
+type tickRun struct {
+	f     *Firer
+	name  string
+	entry knownEntry
+	tick  time.Time // the next tick
+	last  lastTick
+	now   time.Time // by Redis's clock
+}
+
+func (r *tickRun) restoreTick(ctx context.Context) error {
+	to := r.entry.schedule.Next(r.now)
+	if r.last.Begun != nil {
+		to = time.UnixMicro(r.last.Begun.Tick)
+	}
+	_, err := r.f.book.advanceTick(ctx, r.name, r.entry.text, r.tick, to, r.last.text, r.last)
+	return err
+}
+
+// move stores the last tick, and next as the next tick.
+func (r *tickRun) move(ctx context.Context, next time.Time) (done bool, err error) {
+	done, err = r.f.book.advanceTick(ctx, r.name, r.entry.text, r.tick, next, r.last.text, r.last)
+	if err == nil {
+		r.last.text, err = r.last.encodeJSON()
+	}
+	if !done {
+		r.f.rev = ""
+	}
+	r.tick = next
+	return done, err
+}
+
+// countDropped counts the ticks that changes have dropped in the metric of this process.
+func (r *tickRun) countDropped(ctx context.Context) (done bool, err error) {
+	n := r.last.Uncounted
+	if n <= 0 {
+		return true, nil
+	}
+	r.last.Uncounted = 0
+	if done, err = r.move(ctx, r.tick); done && err == nil {
+		r.f.Log.Warn("a change dropped ticks of a recurring entry", "name", r.name, "missed", n, "why", r.last.Error)
+		r.f.Missed(r.name, n)
+	}
+	return done, err
+}
+
+// take takes a step that is due since due.
+func (r *tickRun) take(ctx context.Context, do step, due time.Time) (done bool, err error) {
+	if do.push && r.last.Begun == nil {
+		if done, err = r.begin(ctx, &do); !done || err != nil {
+			return done, err
+		}
+	}
+	if do.push {
+		if err = r.deliver(ctx, &do, due); err != nil {
+			return false, err
+		}
+	}
+	if do.missed > 0 {
+		r.f.Log.Warn("ticks of a recurring entry were missed", "name", r.name, "missed", do.missed, "until", do.tick)
+	}
+	if last := do.tick.UnixMicro(); (do.push || do.missed > 0) && last > r.last.Tick {
+		r.last.Tick, r.last.At = last, r.now.UnixMicro()
+	}
+	r.last.Begun, r.last.Missed = nil, r.last.Missed+do.missed
+	if done, err = r.move(ctx, do.next); done && err == nil && do.missed > 0 {
+		r.f.Missed(r.name, do.missed)
+	}
+	return done, err
+}
+
+// begin stores that the push of a tick has begun, or leaves out a tick that is not after the last tick.
+func (r *tickRun) begin(ctx context.Context, do *step) (done bool, err error) {
+	if do.tick.UnixMicro() <= r.last.Tick {
+		do.push, do.missed = false, do.missed+1
+		r.last.Error = fmt.Sprintf("the tick %s was left out because Redis's clock was ahead; the last tick was %s",
+			do.tick.UTC().Format(time.RFC3339Nano), time.UnixMicro(r.last.Tick).UTC().Format(time.RFC3339Nano))
+		return true, nil
+	}
+	r.last.Number = max(do.tick.UnixMicro(), r.last.Number+1, r.entry.stored.Above+1)
+	r.last.Begun = &begunPush{do.tick.UnixMicro(), do.missed, r.entry.spec}
+	return r.move(ctx, r.tick)
+}
+
+// deliver pushes a tick. A refused tick is missed; an error means that an attempt later may push it.
+func (r *tickRun) deliver(ctx context.Context, do *step, due time.Time) error {
+	err := r.f.book.deliverTick(ctx, r.name, r.last.Number, *r.last.Begun)
+	switch {
+	case err == nil:
+		r.last.Error = ""
+	case protocol.Transient(err) || ctx.Err() != nil || r.now.Sub(due) < r.f.Patience*2 && otherMayPush(err):
+		return err
+	default: // a later attempt at this tick would fail as well
+		r.last.Error = err.Error()
+		do.missed++
+		r.f.Log.Warn("a tick of a recurring entry was refused", "name", r.name, "tick", do.tick, "err", err)
+	}
+	return nil
 }
 
 // nextStep returns the next step of an entry. It finishes a push that has begun first, even if the
