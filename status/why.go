@@ -13,8 +13,8 @@ import (
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
-// Facts are what is known of an id and its shard when it is asked why no handler has the id. They
-// are read first, and judged apart from that.
+// Facts are what is known of an id and its shard when it is asked why no handler has the id. Why
+// decides from them without I/O.
 type Facts struct {
 	Job        browse.Listed
 	Found      bool

@@ -1,5 +1,5 @@
 -- Included by scripts that end payloads: follow-ups, the pushes to any queue that the end of a payload causes. The
--- step that ends a payload also stores its follow-ups (I6). A relay delivers them (node/relay.go).
+-- step that ends a payload also stores its follow-ups (I6). A relay delivers them (node/internal/relay/relay.go).
 --
 -- KEY.out is a stream of follow-ups, in the order of the ends. The id of an entry is "<number>-0". The shard that gets
 -- a follow-up refuses numbers that are not above the last number that it took (deliver.lua). So a repeated delivery

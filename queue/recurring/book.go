@@ -81,7 +81,7 @@ type lastTick struct {
 	Tick      int64      `json:"tick,omitempty"` // us
 	At        int64      `json:"at,omitempty"`   // us
 	Missed    int64      `json:"missed,omitempty"`
-	Uncounted int64      `json:"uncounted,omitempty"` // missed ticks dropped that changes have dropped and that are in no process's metric yet
+	Uncounted int64      `json:"uncounted,omitempty"` // ticks that changes have dropped and no process has counted in its metric yet
 	Error     string     `json:"error,omitempty"`
 	Number    int64      `json:"number,omitempty"` // number of its last push, which rises whatever the clock does
 	Begun     *begunPush `json:"begun,omitempty"`
@@ -173,7 +173,7 @@ func (b *Book) readSince(ctx context.Context, rev string) (snapshot, error) {
 // reply, entries, and an answer.
 const copiesOfBook = 4
 
-// readAll reads everything. If ctx has a memory account, readAll reserves the memory first. A request reserves the memory first.
+// readAll reads everything. If ctx has a memory account, readAll reserves the memory first.
 func (b *Book) readAll(ctx context.Context) (snapshot, error) {
 	if memory.AccountOf(ctx) != nil {
 		size, err := b.db.Run(ctx, b.db.Scripts.Ticking, b.scriptKeys(), "", "1")

@@ -127,7 +127,7 @@ func readState(text []byte) (*state, error) {
 
 // Bounds of the follow-ups of a run.
 const (
-	maxLeaving = lowkiq.MaxFollowUps - 8 // members that leave; the rest is for callbacks, timers and rests
+	maxLeaving = lowkiq.MaxFollowUps - 8 // members that leave with a run; eight follow-ups are left for Done, Dead, timers and rests
 	maxRest    = 400 << 10               // bytes of a rest, below Rules().IDPayload
 	maxBytes   = lowkiq.MaxFollowUpBytes - 16<<10
 )

@@ -83,7 +83,7 @@ type state struct {
 
 // Bounds of a state. Together they stay below lowkiq.MaxStateBytes.
 const (
-	maxWaitingBytes = 48 << 10 // of members that wait, and of both callbacks
+	maxWaitingBytes = 48 << 10 // of members that wait, and of the pushes Done and Dead
 	maxNameBytes    = 3 << 10  // of the names of dead members
 	maxSerials      = 32 << 10 // members whose death is known by serial, with a bit for each
 	maxAdds         = 200
@@ -396,7 +396,7 @@ func ofHelper(id string) (workflow string, ok bool) {
 	return words[len(words)-1], len(words) == 4
 }
 
-// checkWaiting returns an error if members that wait, and the callbacks, are too much for a state.
+// checkWaiting returns an error if members that wait and the pushes Done and Dead are too much for a state.
 func checkWaiting(waiting []member, done, dead *push) error {
 	size := 0
 	for _, one := range []any{waiting, done, dead} {
