@@ -187,7 +187,7 @@ func Run(ctx context.Context, c *protocol.Client, cfg Config) (Report, error) {
 			}
 		}
 	}
-	return *a.out, a.auditCluster(ctx, queues)
+	return *a.out, a.auditCluster(ctx)
 }
 
 // countJobs counts all jobs, which Config.Progress reports as the total.
@@ -335,7 +335,7 @@ func parseEntry(text string) (entry protocol.RegistryEntry, ok bool) {
 }
 
 // auditCluster audits the keys that all shards share.
-func (a *auditor) auditCluster(ctx context.Context, queues []*protocol.Queue) error {
+func (a *auditor) auditCluster(ctx context.Context) error {
 	if err := a.checkRecords(ctx); err != nil {
 		return err
 	}

@@ -25,7 +25,7 @@ type Action struct {
 
 // The actions on jobs that are named or found by a query.
 var (
-	RunNow = &Action{Name: "run-now", Path: "jobs/run-now", States: []State{"", StateScheduled, StateRetry}, apply: runNow,
+	RunNow = &Action{Name: "run-now", Path: "jobs/run-now", States: []State{Anywhere, StateScheduled, StateRetry}, apply: runNow,
 		Brief: "make waiting jobs due now", Label: "Run now", Done: "made due now",
 		About: "They become due now, and run as soon as a handler takes them."}
 	Kill = &Action{Name: "kill", Path: "jobs/kill", States: anyWaiting, apply: (*Jobs).Bury, blocked: true,
@@ -53,7 +53,7 @@ var (
 
 // anyWaiting lists the states of waiting jobs, except for blocked jobs, which have actions of their
 // own.
-var anyWaiting = []State{"", StateReady, StateScheduled, StateRetry, StateFailed, StateHeld}
+var anyWaiting = []State{Anywhere, StateReady, StateScheduled, StateRetry, StateFailed, StateHeld}
 
 // Actions returns all actions.
 func Actions() []*Action {
@@ -96,7 +96,7 @@ func (j *Jobs) Apply(ctx context.Context, a *Action, ids ...string) (int, error)
 // Targets counts the ids that an action applies to now. It changes nothing. An id in flight counts
 // if payloads were pushed during its flight and the action applies to these.
 func (j *Jobs) Targets(ctx context.Context, a *Action, ids ...string) (n int, err error) {
-	in := State("")
+	in := Anywhere
 	if a.States[0] == StateMorgue {
 		in = StateMorgue // an id in the morgue may wait as well
 	}

@@ -21,7 +21,7 @@ import (
 // adminChunk is the maximum number of ids in a script call.
 const adminChunk = 500
 
-// Anywhere means every state of a waiting id.
+// Anywhere means every state outside of the morgue.
 const Anywhere State = ""
 
 // checkIDs refuses invalid ids. Otherwise an entry of the shard itself could be taken for a job.

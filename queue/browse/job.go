@@ -81,7 +81,7 @@ func (r Range) hasRetry(n int) bool {
 // the buried payloads. ok is false if there are none. An invalid id is an ErrQuery. The memory
 // account of ctx pays for the job.
 func (j *Jobs) Job(ctx context.Context, id string) (job Listed, ok bool, err error) {
-	for _, in := range []State{"", StateMorgue} {
+	for _, in := range []State{Anywhere, StateMorgue} {
 		found, err := j.Find(ctx, in, id)
 		if err != nil {
 			return job, false, err
@@ -116,7 +116,7 @@ func (j *Jobs) findFirst(ctx context.Context, id string, of extent) (job Listed,
 	if err := checkIDs(id); err != nil {
 		return job, false, err
 	}
-	for _, in := range []State{"", StateMorgue} {
+	for _, in := range []State{Anywhere, StateMorgue} {
 		found, err := j.readListed(ctx, in, of, []candidate{{id: id, shard: j.q.Of(id).Index}})
 		if err != nil {
 			return job, false, err
@@ -223,11 +223,11 @@ func (j *Jobs) readSpilled(ctx context.Context, s *protocol.Shard, space string,
 }
 
 // Find finds ids in a few round trips and returns them in the order of ids. If in is StateMorgue it
-// looks in the morgue, and if in is "" among jobs that wait or are in flight. Any other state and
+// looks in the morgue, and if in is Anywhere among jobs that wait or are in flight. Any other state and
 // an invalid id are an ErrQuery. An id that was not found has no State. The results have number and
 // size of payloads without their data.
 func (j *Jobs) Find(ctx context.Context, in State, ids ...string) ([]Listed, error) {
-	if in != "" && in != StateMorgue {
+	if in != Anywhere && in != StateMorgue {
 		return nil, refuseQuery("jobs by id in state %q: the state must be morgue, or empty for all others", in)
 	}
 	if err := checkIDs(ids...); err != nil {

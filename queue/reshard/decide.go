@@ -12,10 +12,10 @@ type step string
 // The steps. Each may be repeated and may come late.
 const (
 	stepNone    step = "none"    // nothing is left to do
-	stepThaw    step = "thaw"    // give back the shards that an attempt has frozen which is over
+	stepThaw    step = "thaw"    // thaw the shards that another attempt has frozen
 	stepPrepare step = "prepare" // close the shards of the new layout
 	stepWait    step = "wait"    // look again soon
-	stepReturn  step = "return"  // take the flights of dead owners back, because no node lives that does it
+	stepReturn  step = "return"  // put the flights of dead owners back, because no live node handles the queue
 	stepFlip    step = "flip"    // freeze the old shards, set the floors, and make the new layout the layout of the queue
 	stepRestart step = "restart" // end this attempt, and begin the next with the rest of the patience
 	stepGiveUp  step = "give up" // end this attempt, because its patience is over
@@ -23,7 +23,7 @@ const (
 	stepEnd     step = "end"     // drop the old shards, and end the reshard
 )
 
-// facts are what the shards and the leases say about a reshard. They are read first, and judged apart from that.
+// facts are what the shards and the leases say about a reshard. nextStep decides from them without I/O.
 type facts struct {
 	now time.Time // by Redis's clock
 
@@ -34,9 +34,10 @@ type facts struct {
 	others []int   // the numbers of other attempts whose marks are on shards
 	busy   int     // shards that cannot be frozen yet, most of them because ids are in flight
 	calls  []Call  // jobs in flight, the oldest first, at most maxCalls
-	dead   []left  // busy shards whose owner is dead or that have none
 	why    string  // why a shard is busy that has no id in flight
 	over   int     // frozen shards whose jobs all are in the new shards
+
+	ownerless []ownerless // busy shards whose owner is dead or that have none
 
 	// Of the shards of the new layout.
 	fresh  int // their number
@@ -48,8 +49,8 @@ type facts struct {
 	refused  *busyError // a shard has refused to freeze for a second
 }
 
-// left is a shard whose flights nobody ends.
-type left struct {
+// ownerless is a shard whose flights nobody ends.
+type ownerless struct {
 	shard *protocol.Shard
 	owner protocol.Owner // the zero Instance means that it has none
 }
@@ -103,7 +104,7 @@ func nextStep(entry protocol.RegistryEntry, f facts) step {
 		return stepPrepare
 	case f.mayBegin:
 		return stepWait
-	case len(f.dead) > 0 && !f.handled:
+	case len(f.ownerless) > 0 && !f.handled:
 		return stepReturn
 	case f.busy > 0:
 		return stepWait

@@ -33,12 +33,13 @@ type Driver struct {
 	// Failed is called with errors of Redis. It may be nil.
 	Failed func(op string, err error)
 
-	seen map[string]sighting  // of reshards under way, by queue
-	work sync.WaitGroup       // of drives
-	busy sync.Map             // queues that are driven now
-	done map[string]int       // numbers of attempts that were seen cancelled and cleaned up, by queue
-	dead map[string]time.Time // when an instance was first seen without a lease; guarded by mu
-	mu   sync.Mutex
+	seen map[string]sighting // of reshards under way, by queue
+	work sync.WaitGroup      // of drives
+	busy sync.Map            // queues that are driven now
+	done map[string]int      // numbers of attempts that were seen cancelled and cleaned up, by queue
+
+	leaselessSince map[string]time.Time // when an instance was first seen without a lease; guarded by mu
+	mu             sync.Mutex
 }
 
 // sighting is the progress of a reshard as a driver saw it.
@@ -212,7 +213,7 @@ func (d *Driver) takeStep(ctx context.Context, name string, refused *busyError) 
 			d.cancelCalls(ctx, l.from, f.calls)
 		}
 	case stepReturn:
-		err = d.returnFlights(ctx, f.dead)
+		err = d.returnFlights(ctx, f.ownerless)
 	case stepFlip:
 		err = d.flipQueue(ctx, name, l)
 	case stepRestart:
@@ -286,26 +287,26 @@ const defaultTTL = 6 * time.Second
 func (d *Driver) isDead(name string, instances []instance) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.dead == nil {
-		d.dead = map[string]time.Time{}
+	if d.leaselessSince == nil {
+		d.leaselessSince = map[string]time.Time{}
 	}
 	ttl := defaultTTL
 	if i := slices.IndexFunc(instances, func(o instance) bool { return o.name == name }); i >= 0 {
 		if instances[i].leased {
-			delete(d.dead, name)
+			delete(d.leaselessSince, name)
 			return false
 		}
 		ttl = cmp.Or(instances[i].ttl, ttl)
 	}
-	if d.dead[name].IsZero() {
-		d.dead[name] = time.Now()
+	if d.leaselessSince[name].IsZero() {
+		d.leaselessSince[name] = time.Now()
 	}
-	return time.Since(d.dead[name]) >= ttl
+	return time.Since(d.leaselessSince[name]) >= ttl
 }
 
 // returnFlights claims shards that nobody owns who lives, which puts their flights back, and releases them. A claim is refused
 // if the shard has another owner by then.
-func (d *Driver) returnFlights(ctx context.Context, shards []left) error {
+func (d *Driver) returnFlights(ctx context.Context, shards []ownerless) error {
 	me := "reshard/" + rand.Text() + ".1"
 	for _, l := range shards {
 		cause := protocol.Seize

@@ -352,7 +352,7 @@ func TestDeadOwner(t *testing.T) {
 	_, err := Begin(ctx, r.client, Request{Queue: "orders", Shards: 5})
 	r.must(err)
 	d := r.driver(r.client)
-	d.dead = map[string]time.Time{"n1/1.1": time.Now().Add(-time.Minute)} // seen for longer than a ttl
+	d.leaselessSince = map[string]time.Time{"n1/1.1": time.Now().Add(-time.Minute)} // seen for longer than a ttl
 	r.drive(d, "orders")
 	r.checkHandled(r.handle("orders"), map[string][]string{"a": {"1"}, "b": {"1"}, "c": {"1"}})
 }

@@ -191,7 +191,7 @@ func (f *facts) countOld(all []shardFacts, number int, isDead func(instance stri
 			continue
 		}
 		if s.owner.Instance == "" || isDead(s.owner.Instance) {
-			f.dead = append(f.dead, left{s.busy.shard, s.owner})
+			f.ownerless = append(f.ownerless, ownerless{s.busy.shard, s.owner})
 		}
 		f.calls = append(f.calls, s.calls...)
 	}
