@@ -418,7 +418,7 @@ func (in *instance) findAnew(ctx context.Context, on *handled) (*protocol.Queue,
 	if err == nil {
 		err = in.node.queues.readRules(ctx) // before the first runner
 	}
-	if protocol.Transient(err) || ctx.Err() != nil {
+	if err != nil && (protocol.Transient(err) || ctx.Err() != nil) {
 		in.ops.logWarning("find the shards of queue "+on.rules.Name, nil, err)
 		return nil, nil
 	}

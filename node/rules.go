@@ -103,7 +103,7 @@ type inForce struct {
 func (q *queues) readRules(ctx context.Context) error {
 	live, asked := &q.inForce, sinceBoot()
 	page, err := live.book.Read(ctx, live.version, live.changed || len(live.ends) > 0)
-	if protocol.Transient(err) || ctx.Err() != nil {
+	if err != nil && (protocol.Transient(err) || ctx.Err() != nil) {
 		return err
 	}
 	if page.Queues != nil {
