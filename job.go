@@ -11,7 +11,7 @@ import (
 // belong to the nodes that handle it.
 type Queue struct {
 	Name   string // letters, digits, '.', '_' and '-', at most MaxQueueName of them
-	Shards int    // number of shards, 1 to MaxShards; fixed once the queue is registered in Redis
+	Shards int    // number of shards, 1 to MaxShards; for a registered queue, only a reshard changes it
 }
 
 // Shard is a part of a queue, and the unit of ownership.

@@ -137,7 +137,7 @@ type PushResult struct {
 	Merged bool   `json:"merged"` // an equal payload was already waiting
 	Error  string `json:"error,omitempty"`
 	// The job was not sent, or it is unknown whether it was stored. Push the failed jobs again, in the same order. Without retry, the
-	// job itself was refused.
+	// job or an earlier payload of its id was refused.
 	Retry bool `json:"retry,omitempty"`
 
 	State  lowkiq.ReplyState `json:"state,omitempty"`  // with wait: how the payload has ended. If it was buried, error says why

@@ -170,7 +170,8 @@ func (a *api) jobRoutes() []route {
 	rows := addPrefix("/api/v1/queues/{q}/", "/api/v1/queues/orders/", []route{
 		{name: "push", pattern: "POST jobs", path: "jobs", query: pushQuery, role: auth.Push,
 			about: "push: an object, an array, or NDJSON (curl --data-binary @file); the answer is per job, with ?wait=10s once its payload has ended",
-			more: "At most 32 MiB and 100,000 jobs; with wait at most 1,000. All jobs are read before the first is stored. The push of a shard is one " +
+			more: "A refused job has \"ok\": false and an error, and the status is still 200. " +
+				"At most 32 MiB and 100,000 jobs; with wait at most 1,000. All jobs are read before the first is stored. The push of a shard is one " +
 				"step. It is safe to push a failed job again.",
 			body: `{"id":"a","payload":{"any":"JSON"}}`, takes: []PushedJob{}, gives: Pushed{}, serve: a.ofQueue(a.pushJobs)},
 		{name: "reply", pattern: "GET replies/{id}/{token}", about: "how the payload of a push with ?wait= has ended, by the token of its answer",

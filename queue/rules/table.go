@@ -151,7 +151,7 @@ func inPart(of string, err error) error {
 // Fixed returns the keys of a queue that do not change at run time, and why.
 func Fixed() map[string]string {
 	return map[string]string{
-		"shards":  "the count says in which shard an id is: it stays as it was registered",
+		"shards":  "the count says in which shard an id is, so jobs must move; use lowkiq-node queues reshard",
 		"handler": "who does the work is started with the node: change its file and start it again",
 	}
 }
