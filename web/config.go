@@ -46,7 +46,7 @@ type Config struct {
 	// BodyLimit is the maximum length of a request's body, bytes. The default is 32 MiB, or half of
 	// RequestMemory if that is less.
 	BodyLimit int64
-	// Log gets the messages for operators. By default nothing is logged.
+	// Log gets the messages for operators. Default: slog.Default(). Nothing waits for it, as for the log of a node.
 	Log *slog.Logger
 	// Version of the program, for people.
 	Version string
@@ -91,7 +91,7 @@ func (cfg Config) withDefaults() (Config, error) {
 	if cfg.BodyLimit == 0 {
 		cfg.BodyLimit = min(32<<20, cfg.RequestMemory/copiesOfBody)
 	}
-	cfg.Log = logbuf.Logger(cmp.Or(cfg.Log, slog.New(slog.DiscardHandler)))
+	cfg.Log = logbuf.Logger(cmp.Or(cfg.Log, slog.Default()))
 	if cfg.Advertise == "" && hosts.IsEverywhere(cfg.Address) {
 		var err error
 		if cfg.Advertise, err = hosts.OutwardAddress(); err != nil {

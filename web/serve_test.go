@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"strings"
@@ -94,6 +95,16 @@ func ask(t *testing.T, url, token string, config *tls.Config) (int, string) {
 	body, err := io.ReadAll(answer.Body)
 	must(t, err)
 	return answer.StatusCode, string(body)
+}
+
+// TestLogDefault checks that an API without a configured logger still logs errors.
+func TestLogDefault(t *testing.T) {
+	t.Parallel()
+	cfg, err := Config{}.withDefaults()
+	must(t, err)
+	if !cfg.Log.Enabled(t.Context(), slog.LevelError) {
+		t.Error("an error is not logged")
+	}
 }
 
 // An API that listens everywhere tells others an address that they can use.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -46,7 +47,7 @@ func newWorld(t testing.TB, url string, change ...func(*Config)) *world {
 	client.DB().Slow = nil // rests make a search on a busy machine end before it has looked at all
 	t.Cleanup(func() { must(t, client.Close()) })
 	w := &world{t: t, client: client, node: &fakeNode{producer: producer, client: client}}
-	cfg := Config{Cluster: w.node, Version: "v1.2.3", Names: []string{"example.com"}} // httptest.NewRequest's
+	cfg := Config{Cluster: w.node, Version: "v1.2.3", Names: []string{"example.com"}, Log: slog.New(slog.DiscardHandler)} // httptest.NewRequest's
 	for _, f := range change {
 		f(&cfg)
 	}
