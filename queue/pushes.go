@@ -36,8 +36,11 @@ var ErrUnsent = protocol.ErrUnsent
 var ErrCodec = protocol.ErrCodec
 
 // Transient reports whether an operation that failed with err may succeed when it is repeated. It does so if
-// Redis was out of reach, starting, failing over, moving a slot, read-only, or out of memory or connections. If
-// the connection broke, it is unknown whether the operation was executed.
+// Redis was out of reach, starting, failing over, moving a slot, read-only, or out of memory or connections, or if
+// the queue was being resharded. If the connection broke, it is unknown whether the operation was executed.
+//
+// Transient is also true after a deadline of ctx, so a loop must look at ctx.Err, too. A Call with a pending reply
+// must not be repeated, because its job is stored.
 func Transient(err error) bool { return protocol.Transient(err) }
 
 // Push stores jobs. It returns a result per job, and the first of their errors. A script stores its
@@ -58,7 +61,8 @@ func (q *Queue) Push(ctx context.Context, jobs ...lowkiq.Push) ([]Result, error)
 	return q.protocol.Push(ctx, jobs...)
 }
 
-// Push stores jobs in a registered queue; see [Queue.Push].
+// Push stores jobs in a registered queue; see [Queue.Push]. If the queue cannot be opened, as when it is not registered,
+// the results are nil and no job is stored.
 func (c *Client) Push(ctx context.Context, queue string, jobs ...lowkiq.Push) ([]Result, error) {
 	return c.protocol.Push(ctx, queue, jobs...)
 }
@@ -91,9 +95,10 @@ type PushRules struct {
 	// pushed, before Codec encodes them.
 	Middlewares []Middleware
 
-	// Push holds this client's own limits. The limits of the registry hold for every client. Where this
-	// client's limits are stricter, they hold for its own pushes. Register writes them into the registry, and
-	// so does a node that handles the queue.
+	// Push has this client's own limits. The limits of the registry hold for every client, and the stricter of
+	// the two holds for this client's pushes. Coalesce and Debounce take the place of those in the registry.
+	// Rules set at run time take precedence over both. Register writes Push into the registry for a new queue
+	// only. A node that handles the queue writes its rules at each start.
 	rules.Push
 }
 

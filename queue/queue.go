@@ -34,7 +34,7 @@ type Config struct {
 	TLS *tls.Config
 	// Timeout of a command, and of dialling. Default 5 s.
 	Timeout time.Duration
-	// PoolSize is the number of connections per Redis node. Default 10 per CPU.
+	// PoolSize is the number of connections per Redis node. Default 10 per CPU, or 5 with redis+cluster.
 	PoolSize int
 	// Middlewares wrap this client's pushes to any queue, the first outermost. They wrap the middlewares of
 	// a single queue (PushRules).

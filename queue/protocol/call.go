@@ -31,11 +31,10 @@ type Called struct {
 // ErrClosed means that the client was closed while a call waited.
 var ErrClosed = redisdb.ErrClosed
 
-// DefaultKeep is how long a reply is kept after the deadline of its caller, or after the end of its payload if
-// the caller has no deadline.
+// DefaultKeep is queue.DefaultKeep.
 const DefaultKeep = time.Minute
 
-// MaxKeep is how long a reply is kept at most.
+// MaxKeep is queue.MaxKeep.
 const MaxKeep = envelope.MaxKeep
 
 // Call pushes a job and waits for the end of its payload, as queue.Client.Call does.

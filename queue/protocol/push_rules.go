@@ -21,7 +21,7 @@ import (
 // this client has a codec and the queue has none.
 var ErrCodec = errors.New("payloads of the queue are stored in another form")
 
-// PushRules are queue.PushRules. Register and Registry.Publish write the limits into the registry.
+// PushRules are queue.PushRules. Register of a new queue and Registry.Publish write the limits into the registry.
 type PushRules struct {
 	Codec       Codec
 	Middlewares []Middleware

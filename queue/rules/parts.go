@@ -86,9 +86,9 @@ func (d *Debounce) checkParts() error {
 // is a handler call for an id. Each shard keeps its part of Keep. It drops lines when it writes, so
 // up to a tenth more lines may exist meanwhile.
 type Journal struct {
-	Runs JournalRuns   `rule:"runs" oneof:"failures,all,none"`
-	Keep int           `rule:"keep" min:"1" max:"1000000000"` // lines of the queue. The default is 64 per shard for failures, and 50,000 for all runs
-	For  time.Duration `rule:"for" min:"1s" max:"87600h"`     // 0 means for ever
+	Runs JournalRuns   `rule:"runs" oneof:"failures,all,none"` // "" means failures; without the key in a file, all
+	Keep int           `rule:"keep" min:"1" max:"1000000000"`  // lines of the queue. The default is 64 per shard for failures, and 50,000 for all runs
+	For  time.Duration `rule:"for" min:"1s" max:"87600h"`      // 0 means for ever
 }
 
 // JournalRuns says which runs get a line. Crashes always get a line.

@@ -29,7 +29,7 @@ type Config struct {
 	Cluster  string // part of every key
 	TLS      *tls.Config
 	Timeout  time.Duration // of a command, and of dialling
-	PoolSize int           // connections per Redis node; 0 means 10 per CPU
+	PoolSize int           // connections per Redis node; 0 means 10 per CPU, or 5 with redis+cluster
 }
 
 // Client is the part of a [redis.UniversalClient] that names no client type of go-redis. The fields and methods of exported
