@@ -2,7 +2,6 @@ package lowkiq_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log"
 	"os"
@@ -40,7 +39,7 @@ func ExampleReply() {
 	waiting, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	reply, err := client.Call(waiting, "quotes", lowkiq.Push{ID: "acme", Payload: []byte(`{"pieces":7}`)})
-	if errors.Is(err, context.DeadlineExceeded) { // it is pending: ask again later, in any program
+	if reply.State == lowkiq.ReplyPending { // ask again later, in any program
 		reply, err = client.Reply(ctx, "quotes", reply.ID, reply.Token)
 	}
 	if err != nil {
