@@ -35,7 +35,9 @@ func (f Failed) Error() string {
 // Postpone is the answer "try again later". It does not count as a failure. A handler returns it while a
 // service that it calls is busy or away.
 type Postpone struct {
-	After  time.Duration // the jobs are due again after this time
+	// After is the time after which the jobs are due again. At 0 they are due at once, without a pause. An answer in JSON
+	// has 1 s to a day.
+	After  time.Duration
 	Reason string
 }
 
@@ -55,8 +57,10 @@ func (p Postpone) As(target any) bool {
 // a failure, and no job of their group begins in the cluster before the time is over. The queue's rule
 // groups defines groups. Without that rule Throttle is a [Postpone].
 type Throttle struct {
-	Prefix string        // the group; "" stands for the group of each job that gets this answer
-	For    time.Duration // at most an hour
+	Prefix string // the group; "" stands for the group of each job that gets this answer
+	// For more than an hour counts as an hour, unless the queue has no such group. At 0 the jobs are due at once, and the group
+	// is not held back. An answer in JSON has 1 s to a day.
+	For time.Duration
 }
 
 // Error returns the group and the time.

@@ -23,7 +23,7 @@ type EventKind string
 const (
 	Recovered EventKind = "recovered" // the last owner of a shard died, or left, with jobs in flight
 	Buried    EventKind = "buried"    // payloads went to the morgue: without retries, expired, or by their handler or a person
-	Exhausted EventKind = "exhausted" // jobs have no retries left, whatever the queue's rule exhausted does with them
+	Exhausted EventKind = "exhausted" // jobs have no retries left, whatever the rule exhausted does with them, or their handler buried them
 )
 
 // Ended is a job with its last error.

@@ -22,8 +22,9 @@ const MaxHeaderBytes = 4 << 10
 //
 //   - traceparent and tracestate (W3C Trace Context), which HTTP endpoints get as headers of the request
 //   - tick and missed, which recurring pushes have
-//   - hops, the number of follow-ups that led to this payload, and ended, how the payload before it ended; see
-//     [Answer.Then]
+//   - hops, the number of follow-ups that led to this payload; see [Answer.Then]
+//   - ended and error, how and why the payload before it ended, which pushes by the rule then have
+//   - workflow, the id of the workflow whose end made the push
 //   - tag, for searches; see [Header.Tags]
 //   - expires, see [Header.Expires]
 //   - payload, see [Header.Bytes]

@@ -114,11 +114,11 @@ type Config struct {
 // QueueConfig has the rules for the jobs of a queue on this node.
 type QueueConfig struct {
 	Name   string
-	Shards int // default: as registered, 16 for a new queue; fixed once the queue is registered
+	Shards int // default: as registered, 16 for a new queue; for a registered queue its present or a former number
 
-	// Rules are the rules that a configuration file can also set. docs/configuration.md lists them. They have the same
-	// bounds as in the file, so that people can see and change the rules of programs, too. For example, StuckAfter must
-	// not be negative, and a Rate is per second, minute or hour.
+	// Rules are the rules that a configuration file can also set. docs/configuration.md lists them with their bounds, which
+	// hold here, too, so that people can see and change the rules of programs. A zero field is the default of its rule. For
+	// the value 0 set -1: MaxRetryCount (no retry), HandlerTimeout and MaxCrashes (never), State (for ever).
 	rules.Rules
 	// RetryFunc returns the delay before the next attempt. It takes the place of the rule retry_in. count is
 	// the number of failures of the id in a row minus 1, so it is 0 after the first failure.
@@ -131,8 +131,9 @@ type QueueConfig struct {
 	// handler gets decoded payloads. See [queue.PushRules].
 	Codec           queue.Codec
 	PushMiddlewares []queue.Middleware
-	// OnExhausted gets jobs that are out of retries. OnBuried gets jobs that went to the morgue. OnRecovered gets the number of
-	// jobs that were in flight when a shard's last owner died. Actions of people, by the API or by commands, call no hook.
+	// OnExhausted gets jobs that are out of retries, or that their handler buried. OnBuried gets jobs that went to the morgue.
+	// OnRecovered gets the number of jobs that were in flight when a shard's last owner died. Of what people do, by the API or
+	// by commands, only a cancelled run that is buried calls a hook, OnBuried.
 	OnExhausted, OnBuried, OnRecovered lowkiq.Hook
 
 	held *rules.Held // the ids of the rule holds

@@ -3,7 +3,7 @@
 // [Queue.Drain] handles the due jobs. [Queue.Advance] lets time pass. [Queue.Crash] and [Queue.Lose] cause
 // events that are rare in production.
 //
-//	q := lowkiqtest.New(t, node.QueueConfig{MaxRetryCount: 3})
+//	q := lowkiqtest.New(t, node.QueueConfig{Rules: rules.Rules{MaxRetryCount: 3}})
 //	q.Push(ctx, lowkiq.Push{ID: "order-1", Payload: []byte(`{"n":1}`)})
 //	q.Drain(ctx, handler)
 //
