@@ -152,11 +152,6 @@ func (n *Node) Handle(rules QueueConfig, handler lowkiq.Handler) error {
 	if err := protocol.CheckNotReserved(rules.Name); err != nil {
 		return fmt.Errorf("node: %w", err)
 	}
-	return n.handle(rules, handler)
-}
-
-// handle is Handle for every queue, also for built-in queues.
-func (n *Node) handle(rules QueueConfig, handler lowkiq.Handler) error {
 	if err := rules.Validate(); err != nil {
 		return fmt.Errorf("node: %w", err)
 	}
@@ -171,6 +166,12 @@ func (n *Node) handle(rules QueueConfig, handler lowkiq.Handler) error {
 	if codec := rules.Codec; codec.Encode != nil && codec.Decode == nil {
 		return fmt.Errorf("node: queue %q: the codec encodes and does not decode, so the handler would get encoded payloads", rules.Name)
 	}
+	return n.addHandled(newHandled(rules, handler, n.metrics))
+}
+
+// addHandled adds a queue to the handled queues, and sets its rules for pushes and claims.
+func (n *Node) addHandled(on *handled) error {
+	rules := on.configured
 	// The client of the leases registers queues again that Redis has lost.
 	for _, client := range []*protocol.Client{n.client, n.leases} {
 		if err := client.SetRules(rules.Name, rules.pushRules()); err != nil {
@@ -178,7 +179,7 @@ func (n *Node) handle(rules QueueConfig, handler lowkiq.Handler) error {
 		}
 	}
 	n.client.SetDeadTo(rules.Name, rules.Then.Dead)
-	n.queues.handled[rules.Name] = newHandled(rules, handler, n.metrics)
+	n.queues.handled[rules.Name] = on
 	return nil
 }
 

@@ -1,7 +1,6 @@
 package node
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -15,14 +14,7 @@ import (
 // is not registered, and has no shards, no series and no place in the lease.
 func (n *Node) handleWorkflows() error {
 	cfg := QueueConfig{Name: protocol.Workflows, Rules: workflow.Rules()}
-	for _, client := range []*protocol.Client{n.client, n.leases} {
-		if err := client.SetRules(cfg.Name, cfg.pushRules()); err != nil {
-			return fmt.Errorf("node: %w", err)
-		}
-	}
-	n.client.SetDeadTo(cfg.Name, "")
 	on := newHandled(cfg, workflow.Handler(time.Now), metrics.New(prometheus.NewRegistry()))
 	on.awaited = true
-	n.queues.handled[cfg.Name] = on
-	return nil
+	return n.addHandled(on)
 }
