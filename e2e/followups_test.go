@@ -72,7 +72,7 @@ func TestFollowUpsSurvive(t *testing.T) {
 		return true
 	})
 	for id := range ids {
-		state, _, err := r.client.ReadOwn(t.Context(), ledger, fmt.Sprint(id))
+		state, _, err := r.client.ReadID(t.Context(), ledger, fmt.Sprint(id))
 		if err != nil || string(state) != want.String() {
 			t.Errorf("id %d: got %q, %v, want %q", id, state, err, want.String())
 		}

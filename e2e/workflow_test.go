@@ -77,12 +77,12 @@ func TestWorkflowSurvives(t *testing.T) {
 		t.Errorf("got %+v, want %d members done", last, members)
 	}
 	f.await("the callback", patience, func() bool {
-		state, _, err := r.client.ReadOwn(t.Context(), "ends", "done")
+		state, _, err := r.client.ReadID(t.Context(), "ends", "done")
 		return err == nil && string(state) != ""
 	})
 	f.await("no follow-up is left", patience, func() bool {
 		for _, name := range append(resharded, "ends") {
-			q, err := r.client.OwnQueue(t.Context(), name)
+			q, err := r.client.FindQueue(t.Context(), name)
 			if err != nil || q == nil {
 				return false
 			}
@@ -95,15 +95,15 @@ func TestWorkflowSurvives(t *testing.T) {
 	})
 	handled := 0
 	for i := range 500 {
-		state, _, err := r.client.ReadOwn(t.Context(), queueName, fmt.Sprint(i))
+		state, _, err := r.client.ReadID(t.Context(), queueName, fmt.Sprint(i))
 		n := 0
 		if _, scan := fmt.Sscan(string(state), &n); err != nil || scan != nil {
 			t.Fatalf("the count of id %d: %q, %v, %v", i, state, err, scan)
 		}
 		handled += n
 	}
-	done, _, err := r.client.ReadOwn(t.Context(), "ends", "done")
-	dead, _, err2 := r.client.ReadOwn(t.Context(), "ends", "dead")
+	done, _, err := r.client.ReadID(t.Context(), "ends", "done")
+	dead, _, err2 := r.client.ReadID(t.Context(), "ends", "dead")
 	if err != nil || err2 != nil || handled != members || string(done) != "1" || dead != nil {
 		t.Errorf("got %d members handled, %s callbacks when done, %s when dead, %v, %v; want %d, 1 and none", handled, done, dead, err, err2, members)
 	}

@@ -154,13 +154,13 @@ func (in *instance) claimsProcess(news *protocol.Wakes) claims.Process[*runner.R
 // slotsFor returns the slots for calls of a queue. A built-in queue has its own, so that it does not wait for handlers of
 // users. Its calls are short.
 func (in *instance) slotsFor(on *handled) *limits.Slots {
-	if on.awaited {
-		return limits.NewSlots(ownSlots)
+	if on.builtIn {
+		return limits.NewSlots(builtInSlots)
 	}
 	return in.slots
 }
 
-const ownSlots = 4
+const builtInSlots = 4
 
 // runnerProcess returns the dependencies of runners on this instance.
 func (in *instance) runnerProcess() *runner.Process {
@@ -368,7 +368,7 @@ func (in *instance) afterRenewal(ctx context.Context) {
 			unfit = on.checkEntry(entry, n.client.Redis())
 		}
 		switch {
-		case !there && was == nil && on.awaited && unfit == nil:
+		case !there && was == nil && on.builtIn && unfit == nil:
 			continue
 		case unfit != nil: // the queue is not handled here until the entry changes
 		case !there && was != nil:
@@ -435,7 +435,7 @@ func (in *instance) bind(on *handled, found *protocol.Queue) {
 		in.keeper.End(fmt.Errorf("%w: %w", lowkiq.ErrLeaseLost, in.broken))
 	}
 	in.claims.Kick()
-	in.keeper.RenewNow() // the lease names the queue from now on, if it was awaited
+	in.keeper.RenewNow() // the lease names the queue from now on, if it is a built-in queue
 }
 
 // rulesApplier returns a function that applies the rules in force to the runners of a queue.

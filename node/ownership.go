@@ -59,11 +59,11 @@ func (o *ownership) isPlaced() bool {
 	return plan == nil || sinceBoot()-o.begun > 2*o.ttl || slices.Contains(plan.Nodes, o.node)
 }
 
-// countShards returns how many shards of each handled queue the instance owns. It leaves out a queue that is awaited.
+// countShards returns how many shards of each handled queue the instance owns. It leaves out a built-in queue that is not registered.
 func (o *ownership) countShards() map[string]int {
 	counts := make(map[string]int, len(o.queues.handled))
 	for name, on := range o.queues.handled {
-		if !on.awaited || on.queue.Load() != nil {
+		if !on.builtIn || on.queue.Load() != nil {
 			counts[name] = 0
 		}
 	}

@@ -26,7 +26,7 @@ type handled struct {
 	change     atomic.Pointer[func()]      // applies the rules in force to the runners of the last instance; nil before the first
 	// asRegistered means that the rules name no number of shards, so that the registry decides.
 	asRegistered bool
-	awaited      bool // a built-in queue; other processes register it, and this node waits for its entry
+	builtIn      bool // other processes register the queue, and this node waits for its entry
 	metrics      *metrics.Queue
 	paused       atomic.Bool
 	// resumes means that the queue is resumed once the lease no longer says that it is paused. Only renewals use it.
@@ -160,7 +160,7 @@ func (q *queues) registerAll(ctx context.Context) error {
 
 // findQueue finds a queue in the registry. It registers the queue if the rules name a number of shards, or if the
 // registry does not have the queue. A queue without a number in its rules takes the registered number, so that nodes with
-// different files cannot disagree about the shard of an id. findQueue returns nil for an awaited queue that is not registered.
+// different files cannot disagree about the shard of an id. findQueue returns nil for a built-in queue that is not registered.
 // The next readRules applies the settings to the rules of the queue again.
 func (q *queues) findQueue(ctx context.Context, on *handled) (found *protocol.Queue, err error) {
 	name := on.rules.Name
@@ -168,10 +168,10 @@ func (q *queues) findQueue(ctx context.Context, on *handled) (found *protocol.Qu
 		found, err = q.client.Queue(ctx, name)
 	}
 	switch unknown := errors.Is(err, lowkiq.ErrUnknownQueue); {
-	case unknown && on.awaited:
+	case unknown && on.builtIn:
 		return nil, nil
 	case unknown || !on.asRegistered:
-		found, err = q.client.RegisterOwn(ctx, lowkiq.Queue{Name: name, Shards: on.rules.Shards})
+		found, err = q.client.RegisterAny(ctx, lowkiq.Queue{Name: name, Shards: on.rules.Shards})
 	}
 	if err == nil {
 		err = q.client.Registry().Publish(ctx, name)
@@ -183,7 +183,7 @@ func (q *queues) findQueue(ctx context.Context, on *handled) (found *protocol.Qu
 		q.log.Warn("the configuration has a former number of shards of the queue, which was resharded; configure the present number",
 			"queue", name, "configured", on.rules.Shards, "shards", found.Shards)
 	}
-	if on.awaited && on.queue.Load() == nil { // no runner has them yet
+	if on.builtIn && on.queue.Load() == nil { // no runner has them yet
 		*on.metrics = *q.metrics.Queue(name)
 	}
 	on.shards = found.Shards

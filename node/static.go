@@ -54,7 +54,7 @@ func (in *instance) chooseShards() (err error) {
 	}
 	var all, builtIn []lowkiq.Shard // a Splitter knows queues of users only
 	for _, s := range n.queues.allShards() {
-		if n.queues.handled[s.Queue].awaited && n.cfg.Splitter != nil {
+		if n.queues.handled[s.Queue].builtIn && n.cfg.Splitter != nil {
 			builtIn = append(builtIn, s.Shard)
 		} else {
 			all = append(all, s.Shard)

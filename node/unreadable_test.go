@@ -391,7 +391,7 @@ func TestAwaitedQueue(t *testing.T) {
 	run := startQueues(t, Config{Redis: srv.URL()}, func(n *Node) error {
 		into := lowkiq.HandlerFunc(func(_ context.Context, b *lowkiq.Batch) error { handled <- b.Jobs[0].ID; return nil })
 		err := errors.Join(n.Handle(QueueConfig{Name: "orders"}, into), n.Handle(QueueConfig{Name: "others", Shards: 1}, lowkiq.HandlerFunc(nothing)))
-		n.queues.handled["orders"].awaited = true
+		n.queues.handled["orders"].builtIn = true
 		return err
 	}).serving()
 	first := run.instance()

@@ -15,6 +15,6 @@ import (
 func (n *Node) handleWorkflows() error {
 	cfg := QueueConfig{Name: protocol.Workflows, Rules: workflow.Rules()}
 	on := newHandled(cfg, workflow.Handler(time.Now), metrics.New(prometheus.NewRegistry()))
-	on.awaited = true
+	on.builtIn = true
 	return n.addHandled(on)
 }

@@ -379,7 +379,7 @@ func TestWorkflowsNeedNewNodes(t *testing.T) {
 	if _, err := workflow.Start(t.Context(), c, workflow.Workflow{ID: "w"}); err == nil || !strings.Contains(err.Error(), "old/1.1 does not read workflows") {
 		t.Errorf("got %v, want an error that names the old node", err)
 	}
-	if q, err := c.OwnQueue(t.Context(), protocol.Workflows); q != nil || err != nil {
+	if q, err := c.FindQueue(t.Context(), protocol.Workflows); q != nil || err != nil {
 		t.Errorf("got queue %v, %v, want none", q, err)
 	}
 	if err := old.Drop(t.Context()); err != nil {

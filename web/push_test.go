@@ -164,7 +164,7 @@ func TestRedisFull(t *testing.T) {
 
 func TestPushToAReservedQueue(t *testing.T) {
 	w := newWorld(t, shared(t))
-	_, err := w.client.RegisterOwn(t.Context(), lowkiq.Queue{Name: protocol.Workflows, Shards: 1})
+	_, err := w.client.RegisterAny(t.Context(), lowkiq.Queue{Name: protocol.Workflows, Shards: 1})
 	must(t, err)
 	for _, query := range []string{"", "?wait=1s"} {
 		expect(t, w.do("POST", "/api/v1/queues/lowkiq.workflows/jobs"+query, `{"id":"a"}`), 400, `names that begin with \"lowkiq.\" belong to lowkiq; use another queue`)

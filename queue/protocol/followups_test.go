@@ -481,7 +481,7 @@ func testReserved(t *testing.T, b *backend) {
 	if _, err := r.c.Register(r.ctx, lowkiq.Queue{Name: Workflows, Shards: 1}); !errors.Is(err, ErrReserved) {
 		t.Errorf("Register: got %v, want %v", err, ErrReserved)
 	}
-	own, err := r.c.RegisterOwn(r.ctx, lowkiq.Queue{Name: Workflows, Shards: 1})
+	own, err := r.c.RegisterAny(r.ctx, lowkiq.Queue{Name: Workflows, Shards: 1})
 	r.noErr(err)
 	results, err := own.Push(r.ctx, job("a", "1"), job("b", "2"))
 	if len(results) != 2 || !errors.Is(results[1].Err, ErrReserved) || !errors.Is(err, ErrReserved) {
@@ -499,7 +499,7 @@ func testReserved(t *testing.T, b *backend) {
 	stats, err := own.Stats(r.ctx)
 	r.noErr(err)
 	eq(t, "jobs", stats.Jobs.Total(), 0)
-	_, err = own.PushOwn(r.ctx, job("a", "1"))
+	_, err = own.PushAny(r.ctx, job("a", "1"))
 	r.noErr(err)
 	_, err = r.c.EncodeFollowUps(r.ctx, Workflows, 0, []lowkiq.FollowUp{then(Workflows, "a", "")})
 	r.noErr(err)

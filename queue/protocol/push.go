@@ -68,11 +68,11 @@ func (q *Queue) Push(ctx context.Context, jobs ...lowkiq.Push) ([]Result, error)
 	if err := CheckNotReserved(q.Name); err != nil {
 		return refuseAll(err)(ctx, jobs)
 	}
-	return q.PushOwn(ctx, jobs...)
+	return q.PushAny(ctx, jobs...)
 }
 
-// PushOwn is Push for every queue, also for built-in queues.
-func (q *Queue) PushOwn(ctx context.Context, jobs ...lowkiq.Push) ([]Result, error) {
+// PushAny is Push for every queue, also for built-in queues.
+func (q *Queue) PushAny(ctx context.Context, jobs ...lowkiq.Push) ([]Result, error) {
 	q = q.Latest()
 	q.refreshEntry(ctx)                // codec and limits may have changed in the registry
 	return (*q.push.Load())(ctx, jobs) // middlewares and codec, then storeJobs; see applyRules

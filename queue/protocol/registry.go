@@ -190,7 +190,7 @@ func (c *Client) Register(ctx context.Context, q lowkiq.Queue) (*Queue, error) {
 	if err := CheckNotReserved(q.Name); err != nil {
 		return nil, err
 	}
-	return c.registry.registerQueue(ctx, q, RegistryEntry{Layout: 1})
+	return c.RegisterAny(ctx, q)
 }
 
 // ErrReserved means that a queue has the name of a built-in queue.
@@ -205,8 +205,8 @@ func CheckNotReserved(queue string) error {
 	return nil
 }
 
-// RegisterOwn is [Client.Register] for a built-in queue.
-func (c *Client) RegisterOwn(ctx context.Context, q lowkiq.Queue) (*Queue, error) {
+// RegisterAny is [Client.Register] for every queue, also for a built-in queue.
+func (c *Client) RegisterAny(ctx context.Context, q lowkiq.Queue) (*Queue, error) {
 	return c.registry.registerQueue(ctx, q, RegistryEntry{Layout: 1})
 }
 

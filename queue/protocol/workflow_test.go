@@ -33,7 +33,7 @@ type workflowRig struct {
 
 func newWorkflowRig(t *testing.T, b *backend) *workflowRig {
 	r := newRig(t, b)
-	own, err := r.c.RegisterOwn(r.ctx, lowkiq.Queue{Name: Workflows, Shards: 1})
+	own, err := r.c.RegisterAny(r.ctx, lowkiq.Queue{Name: Workflows, Shards: 1})
 	r.noErr(err)
 	owner, err := own.Shard(0).Claim(r.ctx, "n/1", Fresh, Owner{})
 	r.noErr(err)
@@ -52,7 +52,7 @@ func (r *workflowRig) handle() {
 		}
 		for i := range popped.Jobs {
 			job := &popped.Jobs[i]
-			job.State, _, err = r.c.ReadOwn(r.ctx, Workflows, job.ID)
+			job.State, _, err = r.c.ReadID(r.ctx, Workflows, job.ID)
 			r.noErr(err)
 			batch := lowkiq.NewBatch(r.own.Shard(0).Shard, 1, popped.Flight, []lowkiq.Job{*job})
 			r.noErr(workflow.Handler(time.Now).Handle(r.ctx, batch))

@@ -33,7 +33,7 @@ func List(ctx context.Context, c *protocol.Client, cursor string, n int) (all []
 			return nil, "", invalid("cursor %.60q: must be the cursor of a page before", cursor)
 		}
 	}
-	q, err := c.OwnQueue(ctx, protocol.Workflows)
+	q, err := c.FindQueue(ctx, protocol.Workflows)
 	if q == nil || err != nil {
 		return nil, "", err
 	}

@@ -127,7 +127,7 @@ func Start(ctx context.Context, c *protocol.Client, w Workflow) (created bool, e
 	if err := c.SetRules(protocol.Workflows, protocol.PushRules{Push: Rules().Push}); err != nil {
 		return false, err
 	}
-	q, err := c.OwnQueue(ctx, protocol.Workflows)
+	q, err := c.FindQueue(ctx, protocol.Workflows)
 	if q == nil && err == nil {
 		q, err = c.RegisterWorkflows(ctx, Shards)
 	}
@@ -154,7 +154,7 @@ func Start(ctx context.Context, c *protocol.Client, w Workflow) (created bool, e
 // read returns the state of a workflow, nil if there is none. If no node has handled its start yet, it is the state at the
 // start, with Began 0. Adds that wait to be handled are in it, and it is not open if a close waits.
 func read(ctx context.Context, c *protocol.Client, id string) (*state, error) {
-	text, first, err := c.ReadOwn(ctx, protocol.Workflows, id)
+	text, first, err := c.ReadID(ctx, protocol.Workflows, id)
 	if err != nil {
 		return nil, err
 	}
@@ -189,7 +189,7 @@ func pushMessage(ctx context.Context, q *protocol.Queue, id string, m *message) 
 		return false, fmt.Errorf("workflow %q: %w: its %d jobs have %d bytes as they are stored, at most %d are allowed at once; start it open, and add the others in parts",
 			id, ErrTooLarge, len(m.Jobs), len(text), maxMessage)
 	}
-	results, err := q.PushOwn(ctx, lowkiq.Push{ID: id, Payload: text})
+	results, err := q.PushAny(ctx, lowkiq.Push{ID: id, Payload: text})
 	if err != nil {
 		return false, fmt.Errorf("workflow %q: %w", id, err)
 	}
@@ -239,7 +239,7 @@ func find(ctx context.Context, c *protocol.Client, id string) (q *protocol.Queue
 		return nil, nil, err
 	}
 	if s != nil {
-		q, err = c.OwnQueue(ctx, protocol.Workflows)
+		q, err = c.FindQueue(ctx, protocol.Workflows)
 	}
 	if q == nil && err == nil {
 		err = fmt.Errorf("%w %q", ErrUnknown, id)

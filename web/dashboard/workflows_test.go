@@ -28,7 +28,7 @@ func (w *world) startWorkflow(id string) {
 // keepWorkflow stores the state of a workflow, as a node keeps it.
 func (w *world) keepWorkflow(id, fields string) {
 	w.t.Helper()
-	q, err := w.client.OwnQueue(w.t.Context(), protocol.Workflows)
+	q, err := w.client.FindQueue(w.t.Context(), protocol.Workflows)
 	if q == nil && err == nil {
 		q, err = w.client.RegisterWorkflows(w.t.Context(), 2)
 	}
@@ -40,7 +40,7 @@ func (w *world) keepWorkflow(id, fields string) {
 // asked returns the last message that waits for a workflow.
 func (w *world) asked(id string) string {
 	w.t.Helper()
-	_, first, err := w.client.ReadOwn(w.t.Context(), protocol.Workflows, id)
+	_, first, err := w.client.ReadID(w.t.Context(), protocol.Workflows, id)
 	must(w.t, err)
 	return string(first[len(first)-1].Data)
 }

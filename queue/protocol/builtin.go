@@ -15,20 +15,20 @@ import (
 
 // A built-in queue gets jobs from lowkiq itself. Its handler is a part of every node.
 
-// ownPushes is the number of payloads of a crowded id that ReadOwn reads. The rules of the queue bound their bytes.
-const ownPushes = 1000
+// maxReadPayloads is the number of payloads of a crowded id that ReadID reads. The rules of a built-in queue bound their bytes.
+const maxReadPayloads = 1000
 
-// ReadOwn reads the state of an id of a built-in queue and the first payloads of the id, in-flight payloads first, in one
+// ReadID reads the state of an id of any queue and the first payloads of the id, in-flight payloads first, in one
 // transaction. The state is nil if the handler keeps none. Both are nil if nobody has registered the queue.
-func (c *Client) ReadOwn(ctx context.Context, queue, id string) (state []byte, first []lowkiq.Payload, err error) {
-	s, err := c.ownShard(ctx, queue, id)
+func (c *Client) ReadID(ctx context.Context, queue, id string) (state []byte, first []lowkiq.Payload, err error) {
+	s, err := c.findShard(ctx, queue, id)
 	if s == nil || err != nil {
 		return nil, nil, err
 	}
 	prefix := packed.SpillPrefix("w", id)
 	replies, err := c.db.Atomic(ctx, "read an id of "+s.String(),
 		redisdb.Cmd{"HGET", s.keys.States, id}, redisdb.Cmd{"HGET", s.keys.Jobs, id}, redisdb.Cmd{"HGET", s.keys.Parked, id},
-		redisdb.Cmd{"ZRANGEBYLEX", s.keys.Spill, "[" + prefix, "(" + strings.TrimSuffix(prefix, ":") + ";", "LIMIT", 0, ownPushes})
+		redisdb.Cmd{"ZRANGEBYLEX", s.keys.Spill, "[" + prefix, "(" + strings.TrimSuffix(prefix, ":") + ";", "LIMIT", 0, maxReadPayloads})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -58,17 +58,17 @@ func (c *Client) ReadOwn(ctx context.Context, queue, id string) (state []byte, f
 	return redisdb.Bytes(replies[0]), first, nil
 }
 
-// ownShard returns the present shard of an id of a built-in queue, nil if nobody has registered the queue.
-func (c *Client) ownShard(ctx context.Context, queue, id string) (*Shard, error) {
-	q, err := c.OwnQueue(ctx, queue)
+// findShard returns the present shard of an id, nil if nobody has registered the queue.
+func (c *Client) findShard(ctx context.Context, queue, id string) (*Shard, error) {
+	q, err := c.FindQueue(ctx, queue)
 	if q == nil || err != nil {
 		return nil, err
 	}
 	return q.Of(id), nil
 }
 
-// OwnQueue returns a built-in queue with its present shards, nil if nobody has registered it.
-func (c *Client) OwnQueue(ctx context.Context, name string) (*Queue, error) {
+// FindQueue returns a queue with its present shards, nil if nobody has registered it.
+func (c *Client) FindQueue(ctx context.Context, name string) (*Queue, error) {
 	text, entry, err := c.registry.Stored(ctx, name)
 	switch {
 	case errors.Is(err, lowkiq.ErrUnknownQueue) || err == nil && entry.isDeleted():
@@ -88,7 +88,7 @@ func (c *Client) RegisterWorkflows(ctx context.Context, shards int) (*Queue, err
 	if err := c.registry.checkNeeds(ctx, Workflows, nil, []string{FeatureWorkflows}); err != nil {
 		return nil, err
 	}
-	return c.RegisterOwn(ctx, lowkiq.Queue{Name: Workflows, Shards: shards})
+	return c.RegisterAny(ctx, lowkiq.Queue{Name: Workflows, Shards: shards})
 }
 
 // EncodeMembers returns jobs as their queues store them, in the same order, for the handler of a built-in queue that pushes
