@@ -80,14 +80,14 @@ const answerPatience = 250 * time.Millisecond
 func (w *wakeups) answerQuestion(q *protocol.Question) {
 	ctx, cancel := context.WithTimeout(w.io, answerPatience)
 	defer cancel()
-	if err := w.client.Answer(ctx, q, w.locateID(q.Shard, q.ID, q.Cancel)); err != nil {
+	if err := w.client.Answer(ctx, q, w.locateOrCancel(q.Shard, q.ID, q.Cancel)); err != nil {
 		w.ops.logWarning("answer", q.Shard, err)
 	}
 }
 
-// locateID returns whether an id in flight waits for a handler call, or is in a call. If it is in a call and cancel is not
-// nil, locateID cancels the call.
-func (w *wakeups) locateID(s lowkiq.Shard, id string, cancel *protocol.Cancellation) protocol.Whereabouts {
+// locateOrCancel returns whether an id in flight waits for a handler call, or is in a call. If it is in a call and cancel is not
+// nil, locateOrCancel cancels the call.
+func (w *wakeups) locateOrCancel(s lowkiq.Shard, id string, cancel *protocol.Cancellation) protocol.Whereabouts {
 	o := w.claims.Get(s)
 	if o == nil {
 		return protocol.Whereabouts{}

@@ -115,7 +115,7 @@ func TestWhereaboutsWhileItWorks(t *testing.T) {
 		for p.stats().Jobs.Total() > 0 {
 			for i := range 200 {
 				id := fmt.Sprint("a", i)
-				seen[n.instance().wakeups.locateID(p.Of(id).Shard, id, nil).Stage] = true
+				seen[n.instance().wakeups.locateOrCancel(p.Of(id).Shard, id, nil).Stage] = true
 			}
 		}
 	}

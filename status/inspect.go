@@ -42,9 +42,9 @@ type Source interface {
 	RedisRefuses() string
 	// Static says which shards a static node owns, "" for other nodes.
 	Static() string
-	// Here returns where the node's process has an id, if it is the instance owner. It ends the handler's call of the id
+	// LocateOrCancel returns where the node's process has an id, if it is the instance owner. It cancels the handler call of the id
 	// unless cancel is nil. A node that drains answers, too, although it hears no questions of others any more.
-	Here(owner string, s lowkiq.Shard, id string, cancel *protocol.Cancellation) (where protocol.Whereabouts, ok bool)
+	LocateOrCancel(owner string, s lowkiq.Shard, id string, cancel *protocol.Cancellation) (where protocol.Whereabouts, ok bool)
 }
 
 // Of returns answers that come from a node, and from the leases and claims in Redis. If the node is in no cluster, they come from Redis alone.

@@ -47,7 +47,7 @@ func (x inspector) Why(ctx context.Context, q *protocol.Queue, id string) (Why, 
 	if f.Job.State == browse.StateInFlight && f.Alive() {
 		// Only the owner knows whether the id waits for a process, or a handler has begun.
 		var here bool
-		if f.Where, here = x.Here(f.Shard.Owner, q.Of(id).Shard, id, nil); !here {
+		if f.Where, here = x.LocateOrCancel(f.Shard.Owner, q.Of(id).Shard, id, nil); !here {
 			if f.Where, err = x.Client().Protocol().Whereabouts(ctx, f.Shard.Owner, q.Of(id), id, askPatience); err != nil {
 				return Why{}, err
 			}
@@ -85,7 +85,7 @@ func (x inspector) Cancel(ctx context.Context, q *protocol.Queue, id string, why
 		return err
 	}
 	owner := position.Owner.Instance
-	where, here := x.Here(owner, q.Of(id).Shard, id, &why)
+	where, here := x.LocateOrCancel(owner, q.Of(id).Shard, id, &why)
 	if !here {
 		if where, err = x.Client().Protocol().Cancel(ctx, owner, q.Of(id), id, why, askPatience); err != nil {
 			return err

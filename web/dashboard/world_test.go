@@ -158,7 +158,7 @@ func (n fakeNode) DrainProgress(context.Context, string) (status.DrainProgress, 
 
 func (n fakeNode) RedisRefuses() string { return "" }
 
-func (n fakeNode) Here(string, lowkiq.Shard, string, *protocol.Cancellation) (where protocol.Whereabouts, ok bool) {
+func (n fakeNode) LocateOrCancel(string, lowkiq.Shard, string, *protocol.Cancellation) (where protocol.Whereabouts, ok bool) {
 	return where, false
 }
 

@@ -53,14 +53,14 @@ func (n *Node) Warnings() []string {
 	return list
 }
 
-// Here returns where this process has an id, if owner is its instance. Unless cancel is nil, it also cancels the handler
-// call that has the id. ok is false if owner is another instance.
-func (n *Node) Here(owner string, s lowkiq.Shard, id string, cancel *protocol.Cancellation) (where protocol.Whereabouts, ok bool) {
+// LocateOrCancel returns where this process has an id, if owner is its instance. Unless cancel is nil, it also cancels the
+// handler call that has the id. ok is false if owner is another instance.
+func (n *Node) LocateOrCancel(owner string, s lowkiq.Shard, id string, cancel *protocol.Cancellation) (where protocol.Whereabouts, ok bool) {
 	in := n.current.Load()
 	if in == nil || in.name != owner {
 		return where, false
 	}
-	return in.wakeups.locateID(s, id, cancel), true
+	return in.wakeups.locateOrCancel(s, id, cancel), true
 }
 
 // RedisRefuses returns Redis's refusal of the node's lease, or "".
