@@ -5,35 +5,26 @@ import (
 	"errors"
 	"time"
 
-	"github.com/lowkiq/lowkiq/node/internal/claims"
-	"github.com/lowkiq/lowkiq/node/internal/runner"
-	"github.com/lowkiq/lowkiq/queue/protocol"
+	"github.com/lowkiq/lowkiq"
 )
 
-// releaseInterval is the time between two checks for changed holds and groups. A check sends requests only after a change.
-const releaseInterval = 250 * time.Millisecond
+// followInterval is the time between two checks for changed rules. A check sends requests only after a change.
+const followInterval = 250 * time.Millisecond
 
-// watchHolds releases ids of this instance's shards that are no longer held, until ctx ends. After a change of the rule
-// groups, it also makes ids due that wait by the old rule.
-func (in *instance) watchHolds(ctx context.Context) {
-	every := time.NewTicker(releaseInterval)
-	defer every.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-every.C:
-			for _, o := range in.claims.All() {
-				in.releaseHeldIDs(ctx, o)
-				in.regroupIDs(ctx, o)
-				in.storeDeadTo(ctx, o)
-			}
+// followRules makes this instance's shards follow changes of the rules, until ctx ends. It releases ids that are no longer
+// held, makes ids due that wait by an old rule groups, and stores the queue of dead payloads, which the rule then names.
+func (in *instance) followRules(ctx context.Context) {
+	every(ctx, followInterval, func() {
+		for _, o := range in.claims.All() {
+			in.releaseHeldIDs(ctx, o)
+			in.regroupIDs(ctx, o)
+			in.storeDeadTo(ctx, o)
 		}
-	}
+	})
 }
 
 // releaseHeldIDs releases held ids of a shard, if the runner asks for it.
-func (in *instance) releaseHeldIDs(ctx context.Context, o *claims.Owned[*runner.Runner]) {
+func (in *instance) releaseHeldIDs(ctx context.Context, o *ownedShard) {
 	keep, now := o.Runner.ShouldReleaseHeld(time.Duration(in.node.queues.inForce.askedAt.Load()))
 	if !now {
 		return
@@ -42,25 +33,20 @@ func (in *instance) releaseHeldIDs(ctx context.Context, o *claims.Owned[*runner.
 	if n > 0 {
 		in.log.Info("held ids released", "shard", o.Shard(), "ids", n)
 	}
-	if err == nil {
-		return
+	if err != nil {
+		o.Runner.RetryReleaseHeld()
 	}
-	o.Runner.RetryReleaseHeld()
-	if fenced := (*protocol.FencedError)(nil); ctx.Err() == nil && !errors.As(err, &fenced) {
-		in.ops.logWarning("release held ids", nil, err)
-	}
+	in.warnOfShard(ctx, "release held ids", o.Shard(), err)
 }
 
 // storeDeadTo stores the queue of dead payloads in a shard if the rule then has changed since the claim.
-func (in *instance) storeDeadTo(ctx context.Context, o *claims.Owned[*runner.Runner]) {
+func (in *instance) storeDeadTo(ctx context.Context, o *ownedShard) {
 	err := o.Claim.StoreDeadTo(ctx, in.node.queues.handled[o.Shard().Queue].rulesNow().Then.Dead)
-	if fenced := (*protocol.FencedError)(nil); err != nil && ctx.Err() == nil && !errors.As(err, &fenced) {
-		in.ops.logWarning("store the queue of dead payloads", nil, err)
-	}
+	in.warnOfShard(ctx, "store the queue of dead payloads", o.Shard(), err)
 }
 
 // regroupIDs makes ids due that groups have put off, if the runner asks for it.
-func (in *instance) regroupIDs(ctx context.Context, o *claims.Owned[*runner.Runner]) {
+func (in *instance) regroupIDs(ctx context.Context, o *ownedShard) {
 	todo, now := o.Runner.ShouldRegroup(in.node.cfg.TTL)
 	if !now {
 		return
@@ -71,9 +57,14 @@ func (in *instance) regroupIDs(ctx context.Context, o *claims.Owned[*runner.Runn
 	}
 	if err == nil {
 		o.Runner.MarkRegrouped(todo)
-		return
 	}
-	if fenced := (*protocol.FencedError)(nil); ctx.Err() == nil && !errors.As(err, &fenced) {
-		in.ops.logWarning("release ids of groups", nil, err)
+	in.warnOfShard(ctx, "release ids of groups", o.Shard(), err)
+}
+
+// warnOfShard logs an error of a shard's operation. It leaves out the loss of the claim, because the runner of a lost shard
+// notices the loss itself.
+func (in *instance) warnOfShard(ctx context.Context, op string, s lowkiq.Shard, err error) {
+	if err != nil && ctx.Err() == nil && !errors.Is(err, lowkiq.ErrFenced) {
+		in.ops.logWarning(op, s, err)
 	}
 }

@@ -177,18 +177,7 @@ func (in *instance) checkLease(err error) {
 func (in *instance) tendGroups(ctx context.Context) {
 	var group sync.WaitGroup
 	for _, q := range in.limits {
-		group.Go(func() {
-			every := time.NewTicker(time.Second)
-			defer every.Stop()
-			for {
-				select {
-				case <-ctx.Done():
-					return
-				case <-every.C:
-					q.ReportGroups()
-				}
-			}
-		})
+		group.Go(func() { every(ctx, time.Second, q.ReportGroups) })
 	}
 	group.Wait()
 }

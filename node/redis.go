@@ -68,16 +68,7 @@ func (t *redisTrouble) setEvicts(text string) (news bool) {
 
 // watchEviction repeats checkEviction until ctx ends.
 func (in *instance) watchEviction(ctx context.Context) {
-	ticker := time.NewTicker(evictionCheckInterval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-			in.checkEviction(ctx)
-		}
-	}
+	every(ctx, evictionCheckInterval, func() { in.checkEviction(ctx) })
 }
 
 // checkEviction asks whether Redis may evict keys, and logs a change.

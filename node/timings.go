@@ -26,17 +26,8 @@ const readingsPerMinute = int(time.Minute / timingsInterval)
 
 // run takes readings until ctx ends.
 func (m *lastMinute) run(ctx context.Context) {
-	ticker := time.NewTicker(timingsInterval)
-	defer ticker.Stop()
 	m.takeReading(ctx)
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-			m.takeReading(ctx)
-		}
-	}
+	every(ctx, timingsInterval, func() { m.takeReading(ctx) })
 }
 
 // takeReading takes a reading, and publishes if a handler call has ended since the last reading.

@@ -107,16 +107,9 @@ func waitsOf(queues map[string]*limits.Queue) map[string][]protocol.Wait {
 
 // watchWaits takes readings until ctx ends.
 func (in *instance) watchWaits(ctx context.Context) {
-	ticker := time.NewTicker(waitsInterval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-			if in.waits.addReading(waitsOf(in.limits)) {
-				in.keeper.RenewNow()
-			}
+	every(ctx, waitsInterval, func() {
+		if in.waits.addReading(waitsOf(in.limits)) {
+			in.keeper.RenewNow()
 		}
-	}
+	})
 }

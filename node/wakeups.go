@@ -109,16 +109,7 @@ const maxPeekShards = 200 // shards per request
 
 // pollShards polls idle shards until ctx ends, maxPeekShards with each request.
 func (w *wakeups) pollShards(ctx context.Context) {
-	ticker := time.NewTicker(w.interval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
-		w.pollOnce(ctx, sinceBoot())
-	}
+	every(ctx, w.interval, func() { w.pollOnce(ctx, sinceBoot()) })
 }
 
 func (w *wakeups) pollOnce(ctx context.Context, now time.Duration) {
