@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/process/sleep"
 	"github.com/lowkiq/lowkiq/queue/lease"
 	"github.com/lowkiq/lowkiq/queue/protocol"
 )
@@ -21,14 +22,7 @@ func NewBackoff() *Backoff { return &Backoff{20 * time.Millisecond} }
 func (b *Backoff) Sleep(ctx context.Context) error {
 	wait := b.next/2 + rand.N(b.next/2+1)
 	b.next = min(2*b.next, 500*time.Millisecond)
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-timer.C:
-		return nil
-	}
+	return sleep.For(ctx, wait)
 }
 
 // retryTransient repeats an operation while it fails with transient errors and ctx lasts. It returns the last error.
@@ -52,6 +46,11 @@ func IsRefusal(err error) bool {
 }
 
 func errorOf[T any](_ T, err error) error { return err }
+
+// sendNacks repeats nacks until Redis has done them; see sendUntilDone.
+func (r *Runner) sendNacks(nacks []protocol.Nack) bool {
+	return r.sendUntilDone("nack", len(nacks), func(ctx context.Context) error { return errorOf(r.claim.Nack(ctx, nacks...)) })
+}
 
 // sendUntilDone repeats an operation on n jobs until Redis has done it. It returns false if it gives up, because the
 // claim is lost, or because Redis refuses the operation and the shard is about to be released. The next claim of

@@ -238,7 +238,7 @@ func (r *Runner) applyAnswer(batch *lowkiq.Batch, l *lane, result *callResult, a
 	result.addRuns(&all, batch.Jobs)
 	nacks, burials := all.Nacks, all.Burials
 	r.awaited.addNacks(nacks, r.process.Now(), time.Duration(r.holdsAsked.Load()))
-	ok := r.sendUntilDone("nack", len(nacks), func(ctx context.Context) error { return errorOf(r.claim.Nack(ctx, nacks...)) }) &&
+	ok := r.sendNacks(nacks) &&
 		r.sendUntilDone("bury", len(burials), func(ctx context.Context) error { return errorOf(r.claim.Bury(ctx, burials...)) })
 	if !ok {
 		return

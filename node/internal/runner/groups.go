@@ -1,7 +1,6 @@
 package runner
 
 import (
-	"context"
 	"time"
 
 	"github.com/lowkiq/lowkiq"
@@ -132,7 +131,7 @@ func (r *Runner) returnBacklog() bool {
 	}
 	r.mu.Unlock()
 	nacks, left := r.askAboutBacklog(parts)
-	sent := len(nacks) > 0 && r.sendUntilDone("nack", len(nacks), func(ctx context.Context) error { return errorOf(r.claim.Nack(ctx, nacks...)) })
+	sent := len(nacks) > 0 && r.sendNacks(nacks)
 	if sent {
 		r.queue.countPostponed(nacks)
 	}

@@ -54,7 +54,7 @@ func TestMutations(t *testing.T) {
 		{"an answer is lost", "acks.go", "append(a.waiting[last].Answers, answers...)", "answers"},
 		{"a release overtakes acks", "acks.go", "		<-flushing\n", ""},
 		{"a batch is not put back", "flights.go", "	f.waiting = append([]flight{{batch.Flight, l.popped, l.place, batch.Jobs}}, f.waiting...)\n", ""},
-		{"a pause returns no jobs", "runner.go", "	sent := r.sendUntilDone(", "	nacks = nil\n	sent := r.sendUntilDone("},
+		{"a pause returns no jobs", "runner.go", "	sent := r.sendNacks(", "	nacks = nil\n	sent := r.sendNacks("},
 		{"a resume while jobs are returned is forgotten", "runner.go", "				continue // the", "				break // the"},
 		{"returned jobs are not popped again", "runner.go", "		r.state.change(woken) // an open pop", "		// an open pop"},
 		{"no lane replaces a lane that ends while jobs are returned", "runner.go", "		if r.state.mayStartLane() { // a lane", "		if false { // a lane"},

@@ -1,7 +1,6 @@
 package runner
 
 import (
-	"context"
 	"maps"
 	"slices"
 	"sync"
@@ -46,9 +45,9 @@ func (r *Runner) hasHeldWaiting() bool {
 	})
 }
 
-// putBackHeld puts waiting jobs that are held back to Redis. It returns whether there were any. The caller holds mu, which
+// returnHeld returns to Redis the waiting jobs that are held. It returns whether there were any. The caller holds mu, which
 // is released during the request.
-func (r *Runner) putBackHeld() bool {
+func (r *Runner) returnHeld() bool {
 	held := r.queue.rules().Held
 	if held == nil {
 		return false
@@ -58,7 +57,7 @@ func (r *Runner) putBackHeld() bool {
 		return false
 	}
 	r.mu.Unlock()
-	sent := r.sendUntilDone("nack", len(nacks), func(ctx context.Context) error { return errorOf(r.claim.Nack(ctx, nacks...)) })
+	sent := r.sendNacks(nacks)
 	if was := r.releasedUnder.Load(); was == nil || was.held != held || r.queue.rules().Held != held {
 		r.releasedUnder.Store(nil) // the holds may have ended before the next check, so check even without a change
 	}

@@ -46,7 +46,7 @@ func TestHeldBack(t *testing.T) {
 		defer r.mu.Unlock()
 		r.state.phase = popping
 		r.state.flights.add(protocol.Popped{Flight: 99, Jobs: []lowkiq.Job{{ID: "b"}}})
-		if !r.putBackHeld() || r.state.phase != repopping || len(r.state.flights.waiting) > 0 || r.state.flights.open[99] != 0 {
+		if !r.returnHeld() || r.state.phase != repopping || len(r.state.flights.waiting) > 0 || r.state.flights.open[99] != 0 {
 			t.Errorf("phase %d, waiting %v, open %v: want that the pop is done again, and nothing of the flight", r.state.phase, r.state.flights.waiting, r.state.flights.open)
 		}
 		r.state.phase = resting

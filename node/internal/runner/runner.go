@@ -36,7 +36,7 @@
 // # Parts
 //
 //	part                 purpose                                                   in file
-//	Runner               goroutines and requests: lanes, pops, answers, release   runner, fetch, complete
+//	Runner               goroutines and requests: lanes, pops, answers, release   runner, pop, complete
 //	Queue                state that the runners of a queue share                   queue
 //	state                the runner's state and its decisions; no I/O              state
 //	flights              popped jobs that are neither done nor back in Redis       flights
@@ -380,7 +380,7 @@ func (r *Runner) nextBatch(l *lane) *lowkiq.Batch {
 				r.returnWaiting()
 				continue // the queue may have been resumed meanwhile
 			}
-			if r.putBackHeld() {
+			if r.returnHeld() {
 				continue
 			}
 			batch := s.takeBatch(l)
@@ -415,7 +415,7 @@ func (r *Runner) returnWaiting() {
 	}
 	nacks := r.state.flights.removeAll()
 	r.mu.Unlock()
-	sent := r.sendUntilDone("nack", len(nacks), func(ctx context.Context) error { return errorOf(r.claim.Nack(ctx, nacks...)) })
+	sent := r.sendNacks(nacks)
 	r.mu.Lock()
 	if sent {
 		for _, n := range nacks {
