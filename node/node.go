@@ -394,7 +394,7 @@ func (n *Node) setDrained(on bool) {
 
 // Ready returns nil if the node serves all its shards, and the reason otherwise. A rolling update waits for nil.
 func (n *Node) Ready() error {
-	in := n.current.Load()
+	in, unready := n.current.Load(), n.ready.describeUnready()
 	switch {
 	case in == nil:
 		return errors.New("no lease yet")
@@ -406,8 +406,8 @@ func (n *Node) Ready() error {
 		return errors.New("lease lost, taking a new one")
 	case in.ownership.cluster.HungPart() != "":
 		return errors.New(in.ownership.cluster.HungPart())
-	case n.ready.describeUnready() != "":
-		return errors.New(n.ready.describeUnready())
+	case unready != "":
+		return errors.New(unready)
 	case !n.settled.Load():
 		return errors.New("shards are not claimed yet")
 	}

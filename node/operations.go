@@ -179,7 +179,12 @@ func (o *stuckOps) refusalTexts() (told []string) {
 		if len(told) == maxRefusals {
 			return append(told, fmt.Sprintf("%d more", len(texts)-maxRefusals))
 		}
-		told = append(told, strings.ToValidUTF8(text[:min(maxRefusalBytes, len(text))], ""))
+		told = append(told, truncateForLease(text))
 	}
 	return told
+}
+
+// truncateForLease returns the first maxRefusalBytes bytes of a text, without a part of a character at the end.
+func truncateForLease(text string) string {
+	return strings.ToValidUTF8(text[:min(maxRefusalBytes, len(text))], "")
 }

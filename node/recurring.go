@@ -54,14 +54,13 @@ func (n *Node) runRecurring(ctx context.Context) error {
 // recurringFiles returns the live processes with the names of the entries in their files, as their leases say. known is
 // false if the leases could not be read.
 func (n *Node) recurringFiles(ctx context.Context, c *cluster.Cluster) (all []recurring.Process, known bool) {
-	if c == nil {
-		live, err := identity.Live(ctx, n.client.Leases())
-		for _, info := range live {
-			all = append(all, recurring.Process{Boot: info.Boot, Names: info.Recurring})
-		}
-		return all, err == nil
+	var live []identity.Lease
+	if c != nil {
+		live, _, known = c.RecentLeases()
+	} else {
+		byName, err := identity.Live(ctx, n.client.Leases())
+		live, known = slices.Collect(maps.Values(byName)), err == nil
 	}
-	live, _, known := c.RecentLeases()
 	for _, info := range live {
 		all = append(all, recurring.Process{Boot: info.Boot, Names: info.Recurring})
 	}

@@ -1,92 +1,85 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 )
 
-// The node marks handlers that cannot work. The lease shows the marks, so that the leader gives the shards of such queues to
-// nodes with a ready handler, and people can see the reason. A mark of a handler ends only after the handler was ready
-// for a while, and for longer after each relapse. Otherwise a handler that fails as soon as it gets jobs would get
-// them again and again.
+// The node asks handlers whether they can work. The lease names the queues of unready handlers, so that the leader gives
+// their shards to nodes with a ready handler, and people can see the reason. A handler counts as unready until it was ready
+// for a while, and for longer after each relapse. Otherwise a handler that fails as soon as it gets jobs would get them
+// again and again.
 
 const (
 	readyInterval = time.Second // maximum time between two calls of Ready
-	readyTTLs     = 2           // how long, in ttls, a handler must be ready before its mark ends
+	readyTTLs     = 2           // how long, in ttls, a handler must be ready before it counts as ready
 	maxReadyTTLs  = 64          // the same after many relapses
-	relapseTTLs   = 10          // a mark that comes within so many ttls after the end of the last mark is a relapse
+	relapseTTLs   = 10          // a handler that is unready again within so many ttls has a relapse
 	panicFormat   = "its Ready method panics: %v"
 	hangFormat    = "its Ready method has not returned for %s"
 )
 
 var errNoAnswer = errors.New("its Ready method ends its goroutine")
 
-// mark is the state of a handler that was not ready at least once.
-type mark struct {
-	why   string        // why it is not ready; "" without a mark
-	well  time.Duration // time since which it is ready again, by sinceBoot; 0 if it is not ready
-	hold  time.Duration // how long it must be ready before the mark ends
-	ended time.Duration // time when the last mark ended, by sinceBoot; 0 if no mark has ended
+// unreadiness is the state of a handler that was not ready at least once.
+type unreadiness struct {
+	why            string        // why it counts as unready; "" if it counts as ready
+	readySince     time.Duration // time since which it is ready again, by sinceBoot; 0 if it is not ready
+	mustBeReadyFor time.Duration // how long it must be ready before it counts as ready
+	ended          time.Duration // time when the unreadiness last ended, by sinceBoot; 0 if it never ended
 }
 
-// addAnswer adds an answer of Ready. It returns whether the mark came or ended.
-func (m *mark) addAnswer(now, ttl time.Duration, err error) (news bool) {
+// addAnswer adds an answer of Ready. It returns whether this changes how the handler counts.
+func (u *unreadiness) addAnswer(now, ttl time.Duration, err error) (news bool) {
 	switch {
-	case err == nil && m.why == "":
+	case err == nil && u.why == "":
 		return false
-	case err == nil && m.well == 0:
-		m.well = now
+	case err == nil && u.readySince == 0:
+		u.readySince = now
 		return false
-	case err == nil && now-m.well < m.hold:
+	case err == nil && now-u.readySince < u.mustBeReadyFor:
 		return false
 	case err == nil:
-		m.why, m.ended = "", now
+		u.why, u.ended = "", now
 		return true
-	case m.why != "":
-		m.well = 0
+	case u.why != "":
+		u.readySince = 0
 		return false
 	}
-	if m.ended != 0 && now-m.ended < relapseTTLs*ttl {
-		m.hold = min(2*m.hold, maxReadyTTLs*ttl)
+	if u.ended != 0 && now-u.ended < relapseTTLs*ttl {
+		u.mustBeReadyFor = min(2*u.mustBeReadyFor, maxReadyTTLs*ttl)
 	} else {
-		m.hold = readyTTLs * ttl
+		u.mustBeReadyFor = readyTTLs * ttl
 	}
-	m.why, m.well = truncateReason(err.Error()), 0 // later reasons are ignored, because a lease must not change all the time
+	// Later reasons are ignored, because a lease must not change all the time.
+	u.why, u.readySince = truncateForLease(cmp.Or(err.Error(), "it does not say why")), 0
 	return true
 }
 
-// truncateReason returns a reason in the form that the lease has.
-func truncateReason(text string) string {
-	if text == "" {
-		return "it does not say why"
-	}
-	return strings.ToValidUTF8(text[:min(maxRefusalBytes, len(text))], "")
-}
-
-// readiness has the marks of the node's handlers. It outlives instances.
+// readiness has the unreadiness of the node's handlers. It outlives instances.
 type readiness struct {
 	handled map[string]*handled
 	ttl     time.Duration // of the lease
 
-	mu    sync.Mutex
-	marks map[string]*mark // by queue; guarded by mu
+	mu      sync.Mutex
+	byQueue map[string]*unreadiness // guarded by mu
 }
 
-// unreadyReasons returns the queues with a mark for the lease. Only the first maxRefusals of them have their reasons, because
-// all nodes read the lease.
+// unreadyReasons returns the queues with an unready handler for the lease. Only the first maxRefusals of them have their
+// reasons, because all nodes read the lease.
 func (r *readiness) unreadyReasons() map[string]string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var told map[string]string
-	for _, name := range slices.Sorted(maps.Keys(r.marks)) {
-		why := r.marks[name].why
+	for _, name := range slices.Sorted(maps.Keys(r.byQueue)) {
+		why := r.byQueue[name].why
 		switch {
 		case why == "":
 			continue
@@ -108,11 +101,11 @@ func (r *readiness) describeUnready() string {
 	}
 	name := slices.Sorted(maps.Keys(told))[0]
 	r.mu.Lock()
-	well, hold := r.marks[name].well, r.marks[name].hold
+	u := *r.byQueue[name]
 	r.mu.Unlock()
 	text := fmt.Sprintf("the handler of queue %q is not ready: %s", name, told[name])
-	if well != 0 {
-		text = fmt.Sprintf("the handler of queue %q is ready again, which counts after %s: %s", name, hold, told[name])
+	if u.readySince != 0 {
+		text = fmt.Sprintf("the handler of queue %q is ready again, which counts after %s: %s", name, u.mustBeReadyFor, told[name])
 	}
 	if more := len(told) - 1; more > 0 {
 		text += fmt.Sprintf("; so are those of %d other queues", more)
@@ -120,8 +113,8 @@ func (r *readiness) describeUnready() string {
 	return text
 }
 
-// watchHandlers asks the handlers whether they can work until ctx ends. It calls changed when the marks in the lease have
-// changed.
+// watchHandlers asks the handlers whether they can work until ctx ends. It calls changed when the reasons in the
+// lease have changed.
 func (r *readiness) watchHandlers(ctx context.Context, log *slog.Logger, changed func()) {
 	ticker := time.NewTicker(r.askInterval())
 	defer ticker.Stop()
@@ -148,33 +141,34 @@ func (r *readiness) askHandlers(log *slog.Logger, changed func()) (some bool) {
 		if !known {
 			continue
 		}
-		switch m, news := r.updateMark(name, sinceBoot(), err); {
+		switch u, news := r.addAnswer(name, sinceBoot(), err); {
 		case !news:
 			continue
-		case m.why != "":
+		case u.why != "":
 			on.metrics.Ready().Set(0)
-			log.Warn("handler not ready; in a cluster the queue's shards go to nodes with a ready handler", "queue", name, "err", m.why)
+			log.Warn("handler not ready; in a cluster the queue's shards go to nodes with a ready handler", "queue", name, "err", u.why)
 		default:
 			on.metrics.Ready().Set(1)
-			log.Info("handler ready again", "queue", name, "after", m.hold)
+			log.Info("handler ready again", "queue", name, "after", u.mustBeReadyFor)
 		}
 		changed()
 	}
 	return some
 }
 
-// updateMark adds an answer of a queue's handler. It returns the mark, and whether it came or ended.
-func (r *readiness) updateMark(name string, now time.Duration, err error) (m mark, news bool) {
+// addAnswer adds an answer of a queue's handler. It returns the unreadiness, and whether the answer changes how
+// the handler counts.
+func (r *readiness) addAnswer(name string, now time.Duration, err error) (u unreadiness, news bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.marks == nil {
-		r.marks = map[string]*mark{}
+	if r.byQueue == nil {
+		r.byQueue = map[string]*unreadiness{}
 	}
-	if r.marks[name] == nil {
-		r.marks[name] = &mark{}
+	if r.byQueue[name] == nil {
+		r.byQueue[name] = &unreadiness{}
 	}
-	news = r.marks[name].addAnswer(now, r.ttl, err)
-	return *r.marks[name], news
+	news = r.byQueue[name].addAnswer(now, r.ttl, err)
+	return *r.byQueue[name], news
 }
 
 // readyCall is a call of Ready that has not returned.

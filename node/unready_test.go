@@ -17,25 +17,25 @@ import (
 	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 )
 
-// TestMark checks that a mark ends once the handler was ready for 2 ttl, and later after each relapse.
-func TestMark(t *testing.T) {
+// TestUnreadiness checks that a handler counts as ready once it was ready for 2 ttl, and later after each relapse.
+func TestUnreadiness(t *testing.T) {
 	t.Parallel()
 	const ttl = 6 * time.Second
-	var m mark
+	var u unreadiness
 	now := time.Hour
 	down := errors.New("down")
-	step := func(after time.Duration, err error, marked, news bool) {
+	step := func(after time.Duration, err error, unready, news bool) {
 		t.Helper()
 		now += after
-		if got := m.addAnswer(now, ttl, err); got != news || (m.why != "") != marked {
-			t.Errorf("%s: got mark %q, news %v; want marked %v, news %v", now, m.why, got, marked, news)
+		if got := u.addAnswer(now, ttl, err); got != news || (u.why != "") != unready {
+			t.Errorf("%s: got reason %q, news %v; want unready %v, news %v", now, u.why, got, unready, news)
 		}
 	}
 	step(0, nil, false, false)
 	step(1, down, true, true)
 	step(1, errors.New("another reason"), true, false)
-	if m.why != "down" {
-		t.Errorf("got reason %q, want the first one", m.why)
+	if u.why != "down" {
+		t.Errorf("got reason %q, want the first one", u.why)
 	}
 	step(1, nil, true, false)
 	step(2*ttl-1, nil, true, false)
@@ -49,8 +49,8 @@ func TestMark(t *testing.T) {
 		step(1, nil, false, true)
 	}
 	step(relapseTTLs*ttl, errors.New(""), true, true)
-	if m.why != "it does not say why" {
-		t.Errorf("got reason %q, want one in any case", m.why)
+	if u.why != "it does not say why" {
+		t.Errorf("got reason %q, want one in any case", u.why)
 	}
 	step(1, nil, true, false)
 	step(2*ttl, nil, false, true)
@@ -60,10 +60,10 @@ func TestUnreadyTold(t *testing.T) {
 	t.Parallel()
 	u := readiness{ttl: time.Second}
 	if u.describeUnready() != "" || u.unreadyReasons() != nil {
-		t.Errorf("got %q, %v of a node without marks", u.describeUnready(), u.unreadyReasons())
+		t.Errorf("got %q, %v of a node without unready handlers", u.describeUnready(), u.unreadyReasons())
 	}
 	for i := range 5 {
-		u.updateMark(fmt.Sprint("q", i), time.Hour, errors.New(strings.Repeat("ä", 200)))
+		u.addAnswer(fmt.Sprint("q", i), time.Hour, errors.New(strings.Repeat("ä", 200)))
 	}
 	told := u.unreadyReasons()
 	if got := slices.Sorted(maps.Keys(told)); len(got) != 5 || len(told["q0"]) != maxRefusalBytes || told["q4"] != "see its log" {
@@ -72,7 +72,7 @@ func TestUnreadyTold(t *testing.T) {
 	if got := u.describeUnready(); !strings.HasPrefix(got, `the handler of queue "q0" is not ready: ä`) || !strings.HasSuffix(got, "; so are those of 4 other queues") {
 		t.Errorf("got %q", got)
 	}
-	u.updateMark("q0", 2*time.Hour, nil)
+	u.addAnswer("q0", 2*time.Hour, nil)
 	if got := u.describeUnready(); !strings.HasPrefix(got, `the handler of queue "q0" is ready again, which counts after 2s: ä`) {
 		t.Errorf("got %q, want that it is ready again", got)
 	}
