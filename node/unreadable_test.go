@@ -234,8 +234,8 @@ func TestLaterQueueStopsNoPlan(t *testing.T) {
 	register(t, srv.Addr(), "later", `{"shards":2,"layout":1,"needs":["fmt2"]}`)
 	run := start(t, Config{Redis: srv.URL(), Bind: "127.0.0.1:0", TTL: 3 * time.Second}, QueueConfig{Shards: 2}, func(context.Context, *lowkiq.Batch) error { return nil })
 	await(t, "a plan", func() bool {
-		c := run.cluster.Load()
-		return c != nil && len(c.Assignment().Owned("n1")) == 2
+		a := run.cluster.Load().AgreedPlan()
+		return a != nil && len(a.Owned("n1")) == 2
 	})
 	list, err := run.Cluster().Shards(t.Context())
 	if err != nil {

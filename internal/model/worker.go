@@ -147,11 +147,6 @@ func (m *Shard) releaseParked(id string) {
 	m.enqueueID(id)
 }
 
-// AckJob ends a job as done.
-func (m *Shard) AckJob(number int64, id string) int {
-	return m.finishJob(number, protocol.Answer{ID: id}, "")
-}
-
 // finishJob ends a job as done, with the answer of its handler and a line for the journal, if that is not empty. It
 // does nothing if the job is not in the flight.
 func (m *Shard) finishJob(number int64, answer protocol.Answer, line string) int {

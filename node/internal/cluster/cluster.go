@@ -271,9 +271,6 @@ func (c *Cluster) Members() []membership.Member { return c.gossip.Members() }
 // Status returns the state of this process's part in Raft.
 func (c *Cluster) Status() rebalance.Status { return c.agent.Status() }
 
-// Assignment returns the last applied plan. It is empty before the first.
-func (c *Cluster) Assignment() *plan.Assignment { return c.agent.Assignment() }
-
 // AgreedPlan returns the last applied plan, nil before the first.
 func (c *Cluster) AgreedPlan() *plan.Assignment {
 	if c == nil || c.agent.Assignment().Generation == (plan.Generation{}) {

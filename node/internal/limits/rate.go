@@ -16,16 +16,16 @@ type AskRate func(ctx context.Context, batches []int) (protocol.RateGrant, error
 // front again, so that a batch is not overtaken without end because it is larger than other batches.
 type rate struct {
 	mu     sync.Mutex
-	room   int          // number of lanes that may prepare a call at once, at least 1; guarded by mu
-	ready  int          // number of lanes that prepare a call, or are ready for it; guarded by mu
-	after  time.Time    // no lane may begin to prepare a call before this time; guarded by mu
-	lanes  []*pacedLane // waiting lanes; guarded by mu
-	timer  *time.Timer  // calls serveLanes at the time after; nil before the first wait; guarded by mu
-	asks   []*rateAsk   // questions of ready lanes; guarded by mu
-	asking bool         // a goroutine sends requests; guarded by mu
+	room   int         // number of lanes that may prepare a call at once, at least 1; guarded by mu
+	ready  int         // number of lanes that prepare a call, or are ready for it; guarded by mu
+	after  time.Time   // no lane may begin to prepare a call before this time; guarded by mu
+	lanes  []*rateLane // waiting lanes; guarded by mu
+	timer  *time.Timer // calls serveLanes at the time after; nil before the first wait; guarded by mu
+	asks   []*rateAsk  // questions of ready lanes; guarded by mu
+	asking bool        // a goroutine sends requests; guarded by mu
 }
 
-type pacedLane struct{ turn chan struct{} }
+type rateLane struct{ turn chan struct{} }
 
 // rateAsk is the question of a lane.
 type rateAsk struct {
@@ -42,7 +42,7 @@ const retryPause = 100 * time.Millisecond
 // successful call is followed by LeaveRate.
 func (q *Queue) AwaitRate(ctx context.Context, refused bool) error {
 	p := &q.rate
-	lane := &pacedLane{turn: make(chan struct{})}
+	lane := &rateLane{turn: make(chan struct{})}
 	p.mu.Lock()
 	if refused {
 		p.lanes = slices.Insert(p.lanes, 0, lane)

@@ -234,8 +234,8 @@ func (r *Runner) askRate(batch *lowkiq.Batch, l *lane) (may bool) {
 
 // leaveRate lets the next lane of the queue prepare a call.
 func (l *lane) leaveRate() {
-	if l.paced {
-		l.paced = false
+	if l.atRate {
+		l.atRate = false
 		l.queue.Limits.LeaveRate()
 	}
 }

@@ -32,7 +32,7 @@ type lane struct {
 	// timer of keepGroupsWaiting calls it.
 	groups   []string
 	admitted time.Duration // time when the groups were asked, by Now
-	paced    bool          // the lane may ask for the queue's rate; leaveRate must follow
+	atRate   bool          // the lane may ask for the queue's rate; leaveRate must follow
 	refused  bool          // the rate has refused the batch
 
 	clock callClock // of the lane's calls
@@ -65,7 +65,7 @@ func (l *lane) acquireAtRate(ctx context.Context, due time.Time) (ok bool, err e
 	if l.queue.Limits.AwaitRate(ctx, refused) != nil {
 		return false, nil
 	}
-	l.paced = true
+	l.atRate = true
 	return l.acquire(ctx, due)
 }
 

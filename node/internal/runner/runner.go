@@ -311,7 +311,7 @@ func (r *Runner) beginCall(batch *lowkiq.Batch, l *lane) (done bool) {
 		case !l.slot: // the lane lost its slot while hooks ran
 			return false
 		case asked:
-		case !l.paced:
+		case !l.atRate:
 			r.callHandler(batch, l)
 			l.yield()
 			return true
