@@ -143,9 +143,7 @@ type chunk struct {
 	shard        int     // index of the shard
 	jobs         []int32 // indexes in the push
 	next         *chunk  // the shard's next chunk, sent once this chunk is stored
-	// coalesceArg is the first argument of lua/coalesce.lua or lua/push_urgent.lua, "" if lua/push.lua stores
-	// the chunk.
-	coalesceArg string
+	mode         string  // first argument of the script; "" lets pushMode choose
 	// refusals says, by id, why a payload was refused in this chunk or an earlier chunk of the shard.
 	// It is nil in most pushes.
 	refusals map[string]error
@@ -165,7 +163,7 @@ const headArgs = 4
 //
 // wait bounds how long jobs wait for the flip of a reshard. Those that wait in vain get an ErrMoving.
 func (q *Queue) writeJobs(ctx context.Context, jobs []lowkiq.Push, results []Result, wait *flipWait) {
-	var left []int32 // indexes of jobs for the next layout
+	var forNext []int32 // indexes of jobs for the next layout
 	chunks := q.pushSmallChunks(ctx, q.cutChunks(jobs, results), jobs, results)
 	wave, rest := q.nextWave(chunks, jobs)
 	for len(wave) > 0 {
@@ -182,7 +180,7 @@ func (q *Queue) writeJobs(ctx context.Context, jobs []lowkiq.Push, results []Res
 			q.finishChunk(ctx, ch, wait, jobs, results)
 			switch {
 			case ch.Err == errLeft: //nolint:errorlint // it is not wrapped
-				left = ch.leaveAll(left, jobs, results)
+				forNext = ch.leaveAll(forNext, jobs, results)
 			case ch.Err != nil:
 				ch.next.markUnsent(ch.Err, results)
 			case ch.refusals != nil && ch.next != nil:
@@ -198,23 +196,23 @@ func (q *Queue) writeJobs(ctx context.Context, jobs []lowkiq.Push, results []Res
 		}
 	}
 	q.countStored(results)
-	if len(left) > 0 {
-		q.writeToNext(ctx, left, jobs, results, wait)
+	if len(forNext) > 0 {
+		q.writeToNext(ctx, forNext, jobs, results, wait)
 	}
 }
 
 // leaveAll appends the jobs of a chunk and of the chunks behind it to the jobs for the next layout, and marks them as not
 // stored. It leaves out later jobs of refused ids; see withholdFromChunk.
-func (ch *chunk) leaveAll(left []int32, jobs []lowkiq.Push, results []Result) []int32 {
+func (ch *chunk) leaveAll(forNext []int32, jobs []lowkiq.Push, results []Result) []int32 {
 	refusals := ch.refusals
 	for ; ch != nil; ch = ch.next {
 		ch.Err = errLeft
 		for _, i := range withholdJobs(ch.jobs, refusals, jobs, results) {
 			results[i].Err = errLeft
-			left = append(left, i)
+			forNext = append(forNext, i)
 		}
 	}
-	return left
+	return forNext
 }
 
 // writeToNext stores jobs in the next layout of the queue, because the queue has left the shards that refused them. It
@@ -224,17 +222,17 @@ func (ch *chunk) leaveAll(left []int32, jobs []lowkiq.Push, results []Result) []
 // It is frozen for good, so it cannot take a later job of the id after that refusal. Therefore all jobs of the id that are
 // not stored are here. The jobs that it took come before them, because a copied job takes its place before the payloads
 // that were pushed to the new shard.
-func (q *Queue) writeToNext(ctx context.Context, left []int32, jobs []lowkiq.Push, results []Result, wait *flipWait) {
-	slices.Sort(left)
-	some, of := make([]lowkiq.Push, len(left)), make([]Result, len(left))
-	for k, i := range left {
+func (q *Queue) writeToNext(ctx context.Context, forNext []int32, jobs []lowkiq.Push, results []Result, wait *flipWait) {
+	slices.Sort(forNext)
+	some, of := make([]lowkiq.Push, len(forNext)), make([]Result, len(forNext))
+	for k, i := range forNext {
 		some[k] = jobs[i]
 	}
 	next, err := q.successor(ctx)
 	if err == nil {
 		next.writeJobs(ctx, some, of, wait)
 	}
-	for k, i := range left {
+	for k, i := range forNext {
 		if results[i] = of[k]; err != nil {
 			results[i].Err = &unsentError{err}
 		}
@@ -283,11 +281,11 @@ func (q *Queue) settleChunk(ctx context.Context, ch *chunk, wait *flipWait) {
 			ch.Err = errLeft
 			return
 		}
-		if ch.Err = q.shards[ch.shard].settleMark(ctx, ch.Err, wait.left()); ch.Err != nil {
+		if ch.Err = q.shards[ch.shard].settleMark(ctx, ch.Err, wait.remaining()); ch.Err != nil {
 			return
 		}
 		ch.Reply, ch.Err = runScript(ctx, q.registry.db, ch.Script, ch.Keys, ch.Args...)
-		if ch.Err = readRefusal(ch.Err); wait.left() <= 0 {
+		if ch.Err = readRefusal(ch.Err); wait.remaining() <= 0 {
 			return
 		}
 	}
@@ -303,7 +301,7 @@ type flipWait struct {
 
 func (q *Queue) newFlipWait() *flipWait { return &flipWait{patience: q.registry.cfg.Timeout * 3 / 4} }
 
-func (w *flipWait) left() time.Duration {
+func (w *flipWait) remaining() time.Duration {
 	if w.end.IsZero() {
 		w.end = time.Now().Add(w.patience)
 	}
@@ -373,7 +371,7 @@ func (q *Queue) withholdFromChunk(ch *chunk, refusals map[string]error, jobs []l
 		}
 		next := ch.next
 		ch.jobs, ch.next = next.jobs, next.next
-		ch.coalesceArg, ch.Script, ch.Keys = next.coalesceArg, next.Script, next.Keys
+		ch.mode, ch.Script, ch.Keys = next.mode, next.Script, next.Keys
 	}
 	// If the next wave holds the chunk, its arguments are built already, with the removed jobs. They must be
 	// built again.
@@ -383,9 +381,9 @@ func (q *Queue) withholdFromChunk(ch *chunk, refusals map[string]error, jobs []l
 	}
 }
 
-// coalesceArg returns the first argument of lua/coalesce.lua. That script stores a push if the rules let the
-// push replace or delay waiting payloads. Otherwise coalesceArg returns "", and lua/push.lua stores the push.
-func (r *PushRules) coalesceArg() string {
+// coalesceMode returns the first argument of lua/coalesce.lua. That script stores a push if the rules let the
+// push replace or delay waiting payloads. Otherwise coalesceMode returns "", and lua/push.lua stores the push.
+func (r *PushRules) coalesceMode() string {
 	kind, d := cmp.Or(r.Coalesce, rules.CoalesceAll), r.Debounce
 	if kind == rules.CoalesceAll && d.Quiet <= 0 {
 		return ""
@@ -393,14 +391,14 @@ func (r *PushRules) coalesceArg() string {
 	return fmt.Sprintf("m %s %d %d", kind, max(0, d.Quiet.Microseconds()), max(0, d.Most.Microseconds()))
 }
 
-// storeAll is the coalesceArg of a queue without such rules.
-const storeAll = "m " + rules.CoalesceAll + " 0 0"
+// storeAllMode is the mode of urgent pushes to a queue without such rules.
+const storeAllMode = "m " + rules.CoalesceAll + " 0 0"
 
 // cutChunks sorts jobs into chunks by shard and refuses invalid jobs. It returns the first chunk of each
 // shard. The others follow by their field next.
 func (q *Queue) cutChunks(jobs []lowkiq.Push, results []Result) []*chunk {
 	by := q.rules.Load()
-	coalesceArg := by.coalesceArg()
+	mode := by.coalesceMode()
 	open := make(map[int]*chunk, min(len(jobs), q.Shards)) // the last chunk of each shard
 	sizes := make(map[*chunk]int, len(open))
 	var first []*chunk
@@ -417,8 +415,8 @@ func (q *Queue) cutChunks(jobs []lowkiq.Push, results []Result) []*chunk {
 			before := ch
 			ch = &chunk{shard: shard, Call: redisdb.Call{Script: q.registry.db.Scripts.Push, Keys: q.shards[shard].push}}
 			ch.Args = []any{nil, nil, nil, q.shards[shard].keys.Wake}
-			if coalesceArg != "" {
-				ch.coalesceArg, ch.Script = coalesceArg, q.registry.db.Scripts.Coalesce
+			if mode != "" {
+				ch.mode, ch.Script = mode, q.registry.db.Scripts.Coalesce
 				ch.Keys = q.shards[shard].keys.For(ch.Script)
 			}
 			open[shard] = ch
@@ -429,7 +427,7 @@ func (q *Queue) cutChunks(jobs []lowkiq.Push, results []Result) []*chunk {
 			}
 		}
 		if job.Urgent && ch.Script != q.registry.db.Scripts.PushUrgent {
-			ch.coalesceArg, ch.Script = cmp.Or(coalesceArg, storeAll), q.registry.db.Scripts.PushUrgent
+			ch.mode, ch.Script = cmp.Or(mode, storeAllMode), q.registry.db.Scripts.PushUrgent
 			ch.Keys = q.shards[shard].keys.For(ch.Script)
 		}
 		ch.jobs = append(ch.jobs, int32(i))
@@ -441,7 +439,7 @@ func (q *Queue) cutChunks(jobs []lowkiq.Push, results []Result) []*chunk {
 // fillArgs appends the script's arguments for the jobs of a chunk and returns their size in bytes.
 // lua/push.lua describes them.
 func (q *Queue) fillArgs(ch *chunk, jobs []lowkiq.Push) (size int) {
-	mode, by := ch.coalesceArg, q.rules.Load()
+	mode, by := ch.mode, q.rules.Load()
 	if mode == "" {
 		mode = pushMode(ch.jobs, jobs)
 	}

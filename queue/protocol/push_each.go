@@ -27,7 +27,7 @@ func (q *Queue) pushSmallChunks(ctx context.Context, chunks []*chunk, jobs []low
 	}
 	var small, left []*chunk
 	for _, ch := range chunks {
-		if len(ch.jobs) <= maxEachJobs && ch.next == nil && ch.coalesceArg == "" && pushMode(ch.jobs, jobs) != "m" {
+		if len(ch.jobs) <= maxEachJobs && ch.next == nil && ch.mode == "" && pushMode(ch.jobs, jobs) != "m" {
 			small = append(small, ch)
 		} else {
 			left = append(left, ch)
