@@ -108,10 +108,3 @@ func (c *Client) Evicts(ctx context.Context) (address, policy string, err error)
 
 // Info returns the properties of every master. It fails if a master does not answer.
 func (c *Client) Info(ctx context.Context) ([]Server, error) { return c.db.Info(ctx) }
-
-// runScript runs a script. The error is a [FencedError] if the shard refused an instance that does not hold its
-// claim, and lowkiq.ErrUnknownQueue if the queue is deleted.
-func runScript(ctx context.Context, db *redisdb.DB, s *redisdb.Script, keys []string, args ...any) (any, error) {
-	reply, err := db.Run(ctx, s, keys, args...)
-	return reply, readRefusal(err)
-}

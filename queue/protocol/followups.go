@@ -164,11 +164,15 @@ type OutgoingPage struct {
 
 // ReadOutgoing reads pages with at most n follow-ups and about size bytes each, in one round trip.
 func (c *Client) ReadOutgoing(ctx context.Context, n, size int, pages ...*OutgoingPage) {
+	readOutgoing(ctx, c.db, n, size, pages)
+}
+
+func readOutgoing(ctx context.Context, db *redisdb.DB, n, size int, pages []*OutgoingPage) {
 	calls := make([]*redisdb.Call, len(pages))
 	for i, p := range pages {
-		calls[i] = &redisdb.Call{Script: c.db.Scripts.Outgoing, Keys: p.Shard.keys.For(c.db.Scripts.Outgoing), Args: []any{p.After, n, size}}
+		calls[i] = &redisdb.Call{Script: db.Scripts.Outgoing, Keys: p.Shard.keys.For(db.Scripts.Outgoing), Args: []any{p.After, n, size}}
 	}
-	c.db.RunAll(ctx, calls)
+	db.RunAll(ctx, calls)
 	for i, call := range calls {
 		p := pages[i]
 		if p.Err = call.Err; p.Err == nil {
@@ -378,13 +382,17 @@ func (c *Client) TrimPages(ctx context.Context, pages ...*OutgoingPage) error {
 }
 
 // HaveOutgoing returns the shards where follow-ups wait.
-func (c *Client) HaveOutgoing(ctx context.Context, shards ...*Shard) (some []*Shard, err error) {
-	for part := range slices.Chunk(shards, 200) {
+func (c *Client) HaveOutgoing(ctx context.Context, shards ...*Shard) ([]*Shard, error) {
+	return haveOutgoing(ctx, c.db, shards)
+}
+
+func haveOutgoing(ctx context.Context, db *redisdb.DB, shards []*Shard) (some []*Shard, err error) {
+	for part := range slices.Chunk(shards, shardsPerPipeline) {
 		cmds := make([]redisdb.Cmd, len(part))
 		for i, s := range part {
 			cmds[i] = redisdb.Cmd{"EXISTS", s.keys.Out}
 		}
-		replies, err := c.db.Pipeline(ctx, "look for follow-ups", cmds...)
+		replies, err := db.Pipeline(ctx, "look for follow-ups", cmds...)
 		if err != nil {
 			return some, err
 		}
@@ -410,8 +418,7 @@ func (q *Queue) Outgoing(ctx context.Context, n int) (first []WaitingFollowUp, w
 	if n < 0 || n > maxTrim {
 		return nil, 0, fmt.Errorf("queue %q: %d follow-ups; the number must be between 0 and %d", q.Name, n, maxTrim)
 	}
-	c := &Client{registry: q.registry, db: q.registry.db}
-	some, err := c.HaveOutgoing(ctx, q.shards...)
+	some, err := haveOutgoing(ctx, q.registry.db, q.shards)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -421,7 +428,7 @@ func (q *Queue) Outgoing(ctx context.Context, n int) (first []WaitingFollowUp, w
 		for i, s := range part {
 			pages[i] = &OutgoingPage{Shard: s}
 		}
-		c.ReadOutgoing(ctx, max(1, n), pageBytes, pages...)
+		readOutgoing(ctx, q.registry.db, max(1, n), pageBytes, pages)
 		for _, p := range pages {
 			if p.Err != nil {
 				return nil, 0, p.Err

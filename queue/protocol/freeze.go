@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -78,33 +77,4 @@ func (s *Shard) Refreeze(ctx context.Context, other, mark, want, oldest string) 
 	}
 	reply, err := s.Run(ctx, s.DB().Scripts.Freeze, "freeze", mark, want, oldest)
 	return redisdb.List(reply), err
-}
-
-// RunEach runs a script on shards, in pipelines of 200, and calls see with each answer, a list that is not empty. After the
-// first error it reads the other answers of that pipeline, because their scripts have run, and begins no other pipeline.
-func RunEach(ctx context.Context, script *redisdb.Script, shards []*Shard, args func(*Shard) []any, see func(*Shard, []any) error) error {
-	for part := range slices.Chunk(shards, 200) {
-		calls := make([]*redisdb.Call, len(part))
-		for i, s := range part {
-			calls[i] = &redisdb.Call{Script: script, Keys: s.keys.For(script), Args: args(s)}
-		}
-		shards[0].registry.db.RunAll(ctx, calls)
-		var first error
-		for i, call := range calls {
-			answer, err := redisdb.List(call.Reply), call.Err
-			if err == nil && len(answer) == 0 {
-				err = fmt.Errorf("%s answered %v", script.Name, call.Reply)
-			}
-			if err == nil {
-				err = see(part[i], answer)
-			}
-			if err != nil && first == nil {
-				first = fmt.Errorf("shard %s: %w", part[i], err)
-			}
-		}
-		if first != nil {
-			return first
-		}
-	}
-	return nil
 }

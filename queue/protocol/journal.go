@@ -26,7 +26,7 @@ func (n *Nack) Run() *journal.Run {
 	case n.Kind == Postpone:
 		end = journal.Postponed
 	}
-	return &journal.Run{ID: n.ID, Verdict: end, RetryCount: n.RetryCount, Ran: n.Ran, Error: Summary(cutError(n.Error))}
+	return &journal.Run{ID: n.ID, Verdict: end, RetryCount: n.RetryCount, Ran: n.Ran, Error: Summary(KeptError(n.Error))}
 }
 
 // Run returns the run of a job that is out of retries or time, for the journal.
@@ -38,5 +38,5 @@ func (b *Burial) Run() *journal.Run {
 	case b.Expired > 0:
 		end = journal.Expired
 	}
-	return &journal.Run{ID: b.ID, Verdict: end, RetryCount: b.RetryCount, Ran: b.Ran, Error: Summary(cutError(b.Error))}
+	return &journal.Run{ID: b.ID, Verdict: end, RetryCount: b.RetryCount, Ran: b.Ran, Error: Summary(KeptError(b.Error))}
 }

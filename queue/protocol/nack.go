@@ -102,12 +102,9 @@ func (b *Burial) verdictArg() string {
 // maxError is the maximum size in bytes of the error text stored with a job.
 const maxError = 4096
 
-// KeptError returns an error's text as it is stored, at most maxError bytes.
-func KeptError(text string) string { return cutError(text) }
-
-// cutError cuts the middle out of a long text. A stack trace begins with the error or, in Python, ends with
-// it.
-func cutError(text string) string {
+// KeptError returns an error's text as it is stored, at most maxError bytes. It cuts the middle out of a long text, because
+// a stack trace begins with the error or, in Python, ends with it.
+func KeptError(text string) string {
 	const gap, tail = "\n...\n", maxError / 4
 	if len(text) <= maxError {
 		return text
@@ -135,7 +132,7 @@ func (c *Claim) Nack(ctx context.Context, nacks ...Nack) (int, error) {
 		rule := c.Journal()
 		args := []any{c.Instance, c.fence, rule.Bounds()}
 		for _, n := range nacks[from:to] {
-			text, line := cutError(n.Error), ""
+			text, line := KeptError(n.Error), ""
 			if run := n.Run(); run != nil {
 				line = rule.Line(run)
 			}
@@ -159,7 +156,7 @@ func (c *Claim) Bury(ctx context.Context, burials ...Burial) (int, error) {
 		rule := c.Journal()
 		args := []any{c.Instance, c.fence, rule.Bounds()}
 		for _, b := range burials[from:to] {
-			text := cutError(b.Error)
+			text := KeptError(b.Error)
 			args = append(args, b.Flight, b.ID, b.verdictArg(), b.RetryCount, text, rule.Line(b.Run()))
 		}
 		return args

@@ -61,24 +61,13 @@ func readStats(ctx context.Context, db *redisdb.DB, shards []*Shard) ([]Stats, e
 		return nil, fmt.Errorf("figures of %d shards: %w", len(shards), err)
 	}
 	stats := make([]Stats, 0, len(shards))
-	for len(shards) > 0 {
-		part := shards[:min(200, len(shards))]
-		shards = shards[len(part):]
-		calls := make([]*redisdb.Call, len(part))
-		for i, s := range part {
-			calls[i] = &redisdb.Call{Script: db.Scripts.Stats, Keys: s.keys.For(db.Scripts.Stats)}
-		}
-		db.RunAll(ctx, calls)
-		for i, call := range calls {
-			figures, err := decodeStats(call.Reply)
-			if call.Err != nil {
-				err = call.Err
-			}
-			if err != nil {
-				return nil, fmt.Errorf("shard %s: %w", part[i], err)
-			}
-			stats = append(stats, figures)
-		}
+	err := RunEach(ctx, db.Scripts.Stats, shards, func(*Shard) []any { return nil }, func(_ *Shard, answer []any) error {
+		figures, err := decodeStats(answer)
+		stats = append(stats, figures)
+		return err
+	})
+	if err != nil {
+		return nil, err
 	}
 	return stats, nil
 }
@@ -120,10 +109,9 @@ func Sum(all []Stats) Stats {
 	return sum
 }
 
-func decodeStats(reply any) (Stats, error) {
-	r, ok := reply.([]any)
-	if !ok || len(r) != 18 {
-		return Stats{}, fmt.Errorf("stats answered %v", reply)
+func decodeStats(r []any) (Stats, error) {
+	if len(r) != 18 {
+		return Stats{}, fmt.Errorf("stats answered %v", r)
 	}
 	n := func(i int) int {
 		v, _ := r[i].(int64)

@@ -122,7 +122,7 @@ func readOld(ctx context.Context, db *redisdb.DB, q *protocol.Queue, now time.Ti
 	return all, nil
 }
 
-// shardsPerRead is the number of shards of a pipeline.
+// shardsPerRead is the maximum number of shards of a pipeline.
 const shardsPerRead = 200
 
 // parseOld parses the replies about a shard.

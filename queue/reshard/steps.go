@@ -73,7 +73,7 @@ func (e *otherMarkError) Error() string {
 // then.
 func freezeShards(ctx context.Context, q *protocol.Queue, layout int) ([]Frozen, error) {
 	frozen := make([]Frozen, q.Shards)
-	for part := range slices.Chunk(q.All(), 200) {
+	for part := range slices.Chunk(q.All(), shardsPerRead) {
 		if err := freezeSome(ctx, part, layout, func(s *protocol.Shard, f Frozen) { frozen[s.Index] = f }); err != nil {
 			return nil, err
 		}
