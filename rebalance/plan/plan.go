@@ -213,7 +213,7 @@ func (p *planner) findHandlers() {
 			case slices.Contains(n.Unready, name):
 				unready[q] = append(unready[q], int32(i))
 			default:
-				q.addShard(int32(i))
+				q.addShare(int32(i))
 			}
 		}
 	}
@@ -222,13 +222,13 @@ func (p *planner) findHandlers() {
 			continue
 		}
 		for _, node := range nodes {
-			q.addShard(node)
+			q.addShare(node)
 		}
 	}
 }
 
-// addShard gives a node a share. A queue that a node lists twice counts once.
-func (q *queuePlan) addShard(node int32) {
+// addShare gives a node a share. A queue that a node lists twice counts once.
+func (q *queuePlan) addShare(node int32) {
 	if k := len(q.shares); k == 0 || q.shares[k-1].node != node {
 		q.shares = append(q.shares, share{node: node})
 	}
