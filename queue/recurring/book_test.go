@@ -16,50 +16,22 @@ import (
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/calendar"
 	"github.com/lowkiq/lowkiq/internal/testing/redistest"
-	"github.com/lowkiq/lowkiq/internal/testing/tier"
 	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
-// twice sends each script again, as go-redis does in a Redis Cluster when an answer is lost; the
-// second answer counts.
-type twice struct{}
-
-func (twice) DialHook(next redis.DialHook) redis.DialHook { return next }
-func (twice) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		err := next(ctx, cmd)
-		if err == nil && strings.HasPrefix(cmd.Name(), "eval") {
-			return next(ctx, cmd)
-		}
-		return err
-	}
-}
-func (twice) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
-
-// eachRedis runs a test on a Redis, with each script sent twice, on the embedded one, and in a Redis Cluster.
+// eachRedis runs a test as [redistest.Each] does.
 func eachRedis(t *testing.T, test func(t *testing.T, c *protocol.Client)) {
 	t.Parallel()
-	url := redistest.Start(t).URL()
-	open := func(t *testing.T, url string) *protocol.Client {
+	redistest.Each(t, func(t *testing.T, url string, hooks ...redis.Hook) {
 		c, err := protocol.Open(protocol.Config{Redis: url, Cluster: strings.NewReplacer("/", "-", "_", "-").Replace(t.Name()), Timeout: time.Minute})
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { c.Close() })
-		return c
-	}
-	t.Run("single", func(t *testing.T) { test(t, open(t, url)) })
-	t.Run("twice", func(t *testing.T) {
-		c := open(t, url)
-		c.DB().ForTests().AddHook(twice{})
+		for _, hook := range hooks {
+			c.DB().ForTests().AddHook(hook)
+		}
 		test(t, c)
-	})
-	t.Run("embedded", func(t *testing.T) { test(t, open(t, redistest.StartMini(t).URL())) })
-	t.Run("cluster", func(t *testing.T) {
-		tier.All(t)
-		test(t, open(t, redistest.StartCluster(t, 3).URL()))
 	})
 }
 

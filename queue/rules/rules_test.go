@@ -1,7 +1,6 @@
 package rules_test
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,29 +14,10 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/lowkiq/lowkiq/internal/testing/redistest"
-	"github.com/lowkiq/lowkiq/internal/testing/tier"
 	"github.com/lowkiq/lowkiq/queue/changes"
 	"github.com/lowkiq/lowkiq/queue/protocol"
 	. "github.com/lowkiq/lowkiq/queue/rules"
 )
-
-// twice sends each script again, as go-redis does in a Redis Cluster when an answer is lost; the
-// second answer counts.
-type twice struct{}
-
-func (twice) DialHook(next redis.DialHook) redis.DialHook { return next }
-func (twice) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		err := next(ctx, cmd)
-		if err == nil && strings.HasPrefix(cmd.Name(), "eval") {
-			return next(ctx, cmd)
-		}
-		return err
-	}
-}
-func (twice) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
 
 // rig has a cluster of its own.
 type rig struct {
@@ -47,28 +27,19 @@ type rig struct {
 	changes.Log
 }
 
-// eachRedis runs a test on a Redis, with each script sent twice, on the embedded one, and in a Redis Cluster.
+// eachRedis runs a test as [redistest.Each] does.
 func eachRedis(t *testing.T, test func(r *rig)) {
 	t.Parallel()
-	url := redistest.Start(t).URL()
-	open := func(t *testing.T, url string) *rig {
+	redistest.Each(t, func(t *testing.T, url string, hooks ...redis.Hook) {
 		c, err := protocol.Open(protocol.Config{Redis: url, Cluster: strings.NewReplacer("/", "-", "_", "-").Replace(t.Name()), Timeout: time.Minute})
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { c.Close() })
-		return &rig{t, c, In(c.DB()), changes.In(c.DB())}
-	}
-	t.Run("single", func(t *testing.T) { test(open(t, url)) })
-	t.Run("twice", func(t *testing.T) {
-		r := open(t, url)
-		r.c.DB().ForTests().AddHook(twice{})
-		test(r)
-	})
-	t.Run("embedded", func(t *testing.T) { test(open(t, redistest.StartMini(t).URL())) })
-	t.Run("cluster", func(t *testing.T) {
-		tier.All(t)
-		test(open(t, redistest.StartCluster(t, 3).URL()))
+		for _, hook := range hooks {
+			c.DB().ForTests().AddHook(hook)
+		}
+		test(&rig{t, c, In(c.DB()), changes.In(c.DB())})
 	})
 }
 
