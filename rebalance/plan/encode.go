@@ -46,13 +46,15 @@ func Decode(data []byte) (*Assignment, error) {
 	}
 	r := reader{rest: data[1:]}
 	a := &Assignment{Generation: Generation{Record: r.readUvarint(), Index: r.readUvarint()}}
-	for range r.readCount(1) {
+	for range r.readList(1) {
 		a.Nodes = append(a.Nodes, r.readString())
 	}
-	for range r.readCount(2) {
+	for range r.readList(2) {
 		p := Placement{Queue: r.readString()}
 		shards := r.readCount(1)
-		r.checkSize(p.Queue, uint64(shards))
+		if r.checkSize(p.Queue, uint64(shards)); r.err != nil {
+			break
+		}
 		p.Owners = r.readOwners(slices.Grow(p.Owners, shards), shards, len(a.Nodes))
 		a.Queues = append(a.Queues, p)
 	}
@@ -141,7 +143,7 @@ func (a *Assignment) ApplyDelta(delta []byte) (*Assignment, error) {
 		return nil, nil
 	}
 	next := &Assignment{Nodes: r.readRemaining(a.Nodes)}
-	for range r.readCount(1) {
+	for range r.readList(1) {
 		next.Nodes = append(next.Nodes, r.readString())
 	}
 	slices.Sort(next.Nodes)
@@ -153,7 +155,7 @@ func (a *Assignment) ApplyDelta(delta []byte) (*Assignment, error) {
 		}
 		next.Queues = append(next.Queues, Placement{name, owners})
 	}
-	for range r.readCount(3) {
+	for range r.readList(3) {
 		r.readPlacement(next)
 	}
 	if err := r.finish(next); err != nil {
@@ -255,6 +257,15 @@ func (r *reader) readCount(size int) int {
 	return int(n)
 }
 
+// readList reads the number of a list's items, each of at least size bytes, and yields once for each. It ends at the first
+// error, so that the items behind a fault cost nothing.
+func (r *reader) readList(size int) func(yield func() bool) {
+	return func(yield func() bool) {
+		for n := r.readCount(size); n > 0 && r.err == nil && yield(); n-- {
+		}
+	}
+}
+
 func (r *reader) readString() string {
 	n := r.readCount(1)
 	s := string(r.rest[:n])
@@ -284,7 +295,7 @@ func (r *reader) readOwners(list []int32, length, nodes int) []int32 {
 // readRemaining reads which names are gone, and returns the others.
 func (r *reader) readRemaining(names []string) []string {
 	gone := make([]bool, len(names))
-	for range r.readCount(1) {
+	for range r.readList(1) {
 		if i := r.readUvarint(); i < uint64(len(names)) {
 			gone[i] = true
 		} else {
@@ -310,7 +321,7 @@ func (r *reader) readPlacement(next *Assignment) {
 	}
 	owners := next.Queues[at].Owners
 	owners = owners[:min(uint64(len(owners)), shards)]
-	for range r.readCount(2) {
+	for range r.readList(2) {
 		i, owner := r.readUvarint(), r.readOwners(nil, 1, len(next.Nodes))
 		switch {
 		case r.err != nil:

@@ -1,7 +1,9 @@
 package plan
 
 import (
+	"encoding/binary"
 	"reflect"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -44,6 +46,38 @@ func TestDecodeRefuses(t *testing.T) {
 	for _, tt := range tests {
 		if _, err := Decode([]byte(tt.data)); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: got %v, want an error with %q", tt.name, err, tt.want)
+		}
+	}
+}
+
+// TestRefusalsCostLittle checks that a damaged list costs little memory before it is refused. No other test runs meanwhile.
+func TestRefusalsCostLittle(t *testing.T) {
+	const size = 8 << 20
+	rest, count := strings.Repeat("\x00", size), string(binary.AppendUvarint(nil, size))
+	const tooLong = "\xff\xff\xff\xff\x0f" // the length of a string
+	decode := func(data []byte) error { _, err := Decode(data); return err }
+	apply := func(data []byte) error { _, err := new(Assignment).ApplyDelta(data); return err }
+	for _, tt := range []struct {
+		name, data string
+		read       func([]byte) error
+		want       string
+	}{
+		{"shards", "\x01\x00\x00\x00\x01\x01q" + count + rest, decode, "the limit is 10000"},
+		{"queues", "\x01\x00\x00\x00" + count + "\x01q" + tooLong + rest + rest, decode, "too early"},
+		{"nodes", "\x01\x00\x00" + count + tooLong + rest, decode, "too early"},
+		{"names that are gone", "\x00" + count + rest, apply, "0 of 0 names"},
+		{"new nodes", "\x00\x00" + count + tooLong + rest, apply, "too early"},
+	} {
+		data := []byte(tt.data)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		err := tt.read(data)
+		runtime.ReadMemStats(&after)
+		if err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: got %v, want an error with %q", tt.name, err, tt.want)
+		}
+		if took := after.TotalAlloc - before.TotalAlloc; took > 1<<20 {
+			t.Errorf("%s: the refusal of %d bytes took %d bytes, want at most 1 MiB", tt.name, len(data), took)
 		}
 	}
 }
