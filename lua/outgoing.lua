@@ -1,12 +1,14 @@
--- outgoing: read follow-ups that wait to be delivered. Reads only.
+-- outgoing: read follow-ups that wait to be delivered.
 --
---#keys out
+--#keys count out
 -- ARGV  1 number: read the follow-ups after it  2 maximum number of follow-ups  3 maximum bytes of payloads, which a
---       single follow-up may exceed
+--       single follow-up may exceed  4 1 to write something, so that a WAIT covers the numbers of the follow-ups, or ''
 -- Returns {follow-ups that wait, then per follow-up: number, queue, id, payload, score, due time, end}; see
 --         lib/send_on.lua
 local after, most, room = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local answer, n = {redis.call('XLEN', KEY.out)}, 0
+-- A full Redis refuses this write. Its follow-ups must leave it nonetheless.
+if ARGV[4] == '1' and answer[1] > 0 then redis.pcall('HINCRBY', KEY.count, 'out', 0) end
 while n < most do
   local few = math.min(10, most - n)
   local page = redis.call('XRANGE', KEY.out, string.format('%.0f-0', after + 1), '+', 'COUNT', few)

@@ -162,17 +162,24 @@ type OutgoingPage struct {
 	Delivered []int64
 }
 
-// ReadOutgoing reads pages with at most n follow-ups and about size bytes each, in one round trip.
+// ReadOutgoing reads pages with at most n follow-ups and about size bytes each, in one round trip. The numbers that it
+// returns are on a replica, if their master has any. A master that forgets a delivered number in a failover could give it
+// to another follow-up, and the shard that gets it would refuse it.
 func (c *Client) ReadOutgoing(ctx context.Context, n, size int, pages ...*OutgoingPage) {
-	readOutgoing(ctx, c.db, n, size, pages)
+	readOutgoing(ctx, c.db, n, size, pages, true)
 }
 
-func readOutgoing(ctx context.Context, db *redisdb.DB, n, size int, pages []*OutgoingPage) {
+// readOutgoing reads pages. If replicated is true, it returns only numbers that a replica has.
+func readOutgoing(ctx context.Context, db *redisdb.DB, n, size int, pages []*OutgoingPage, replicated bool) {
+	run, mode := db.RunAll, ""
+	if replicated {
+		run, mode = db.RunAllReplicated, "1"
+	}
 	calls := make([]*redisdb.Call, len(pages))
 	for i, p := range pages {
-		calls[i] = &redisdb.Call{Script: db.Scripts.Outgoing, Keys: p.Shard.keys.For(db.Scripts.Outgoing), Args: []any{p.After, n, size}}
+		calls[i] = &redisdb.Call{Script: db.Scripts.Outgoing, Keys: p.Shard.keys.For(db.Scripts.Outgoing), Args: []any{p.After, n, size, mode}}
 	}
-	db.RunAll(ctx, calls)
+	run(ctx, calls)
 	for i, call := range calls {
 		p := pages[i]
 		if p.Err = call.Err; p.Err == nil {
@@ -428,7 +435,7 @@ func (q *Queue) Outgoing(ctx context.Context, n int) (first []WaitingFollowUp, w
 		for i, s := range part {
 			pages[i] = &OutgoingPage{Shard: s}
 		}
-		readOutgoing(ctx, q.registry.db, max(1, n), pageBytes, pages)
+		readOutgoing(ctx, q.registry.db, max(1, n), pageBytes, pages, false)
 		for _, p := range pages {
 			if p.Err != nil {
 				return nil, 0, p.Err

@@ -145,3 +145,29 @@ func TestFollowUpWaitsForReplica(t *testing.T) {
 	r.noErr(err)
 	eq(t, "ids", stats.Jobs.Ready, 63)
 }
+
+// TestNumbersWaitForReplica checks that a relay reads no follow-up whose number no replica has, and that people read all.
+func TestNumbersWaitForReplica(t *testing.T) {
+	tier.All(t)
+	t.Parallel()
+	r, replica, servers := newReplicaRig(t)
+	r.otherQueue("mail", 2)
+	r.push(job("a", "1"))
+	r.own(Seize)
+	flight := r.pop(1).Flight
+	servers[1].Pause()
+	_, err := r.claim.Ack(r.ctx, Acks{Flight: flight, IDs: []string{"a"}, Answers: []Answer{{ID: "a", Then: r.encode(then("mail", "u", "x"))}}})
+	r.noErr(err)
+	page := &OutgoingPage{Shard: r.s}
+	r.c.ReadOutgoing(r.ctx, 10, 1<<20, page)
+	if len(page.All) > 0 || !Transient(page.Err) || !strings.Contains(page.Err.Error(), "no replica") {
+		t.Errorf("with a silent replica: got %v, %v, want an error that passes", page.All, page.Err)
+	}
+	first, waiting, err := r.q.Outgoing(r.ctx, 10)
+	r.noErr(err)
+	eq(t, "follow-ups that people see", [2]int{len(first), waiting}, [2]int{1, 1})
+	servers[1].Resume()
+	all := r.outgoing()
+	eq(t, "follow-ups", len(all), 1)
+	eq(t, "the replica's last number", replica.HGet(r.ctx, r.s.Keys().Count, "out").Val(), fmt.Sprint(all[0].Number))
+}

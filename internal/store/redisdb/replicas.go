@@ -90,7 +90,7 @@ func (db *DB) RunAllReplicated(ctx context.Context, calls []*Call) {
 			var err error
 			call.Reply, err = answers[i].Result()
 			if isNoScript(err) || redis.HasErrorPrefix(err, "MOVED") || redis.HasErrorPrefix(err, "ASK") {
-				call.Reply, call.Err = db.Run(ctx, call.Script, call.Keys, call.Args...) // nothing was done; this call does not wait
+				call.Reply, call.Err = db.runAndRepeat(ctx, call) // nothing was done
 				continue
 			}
 			if call.Err = db.explainScript(call.Script, err); call.Err == nil && confirmed == 0 {
@@ -98,6 +98,18 @@ func (db *DB) RunAllReplicated(ctx context.Context, calls []*Call) {
 			}
 		}
 	}
+}
+
+// runAndRepeat runs a call, and repeats it with a WAIT. Run loads the script and finds the master of a moved slot.
+func (db *DB) runAndRepeat(ctx context.Context, call *Call) (reply any, err error) {
+	if reply, err = db.Run(ctx, call.Script, call.Keys, call.Args...); err != nil {
+		return nil, err
+	}
+	_, confirmed, err := db.RunReplicated(ctx, call.Script, call.Keys, call.Args...)
+	if err == nil && !confirmed {
+		err = fmt.Errorf("redis: %w", ErrUnreplicated)
+	}
+	return reply, err
 }
 
 // RunReplicated is [DB.Run] followed by a WAIT on the same connection, because WAIT covers only the
