@@ -132,15 +132,15 @@ func appendListed(dst []byte, listed browse.Listed) []byte {
 		dst = append(dst, `,"parked":`...)
 		dst = strconv.AppendInt(dst, int64(listed.Parked), 10)
 		dst = append(dst, `,"since":`...)
-		dst = strconv.AppendFloat(dst, float64(listed.Since.UnixMicro())/1e6, 'f', -1, 64)
+		dst = strconv.AppendFloat(dst, unixSeconds(listed.Since), 'f', -1, 64)
 		if p := listed.Progress; p != nil {
-			if text, err := json.Marshal(Progress{p.Share, p.Log, float64(p.At.UnixMicro()) / 1e6}); err == nil {
+			if text, err := json.Marshal(Progress{p.Share, p.Log, unixSeconds(p.At)}); err == nil {
 				dst = append(append(dst, `,"progress":`...), text...)
 			}
 		}
 	case browse.StateMorgue:
 		dst = append(dst, `,"buried_at":`...)
-		dst = strconv.AppendFloat(dst, float64(listed.PerformAt.UnixMicro())/1e6, 'f', -1, 64)
+		dst = strconv.AppendFloat(dst, unixSeconds(listed.PerformAt), 'f', -1, 64)
 	}
 	return append(dst, '}')
 }
@@ -157,7 +157,7 @@ func (a *api) errorGroups(q *protocol.Queue, _ http.ResponseWriter, r *http.Requ
 	}
 	groups := make([]ErrorGroup, len(found.Groups))
 	for i, g := range found.Groups {
-		groups[i] = ErrorGroup{g.Kind, g.Jobs, g.Payloads, float64(g.Newest.UnixMicro()) / 1e6, JobIDOf(g.Example), g.Error}
+		groups[i] = ErrorGroup{g.Kind, g.Jobs, g.Payloads, unixSeconds(g.Newest), JobIDOf(g.Example), g.Error}
 	}
 	return Errors{query.State, groups, found.Examined, found.All}, nil
 }

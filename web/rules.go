@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lowkiq/lowkiq/queue/changes"
 	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/rules"
 	"github.com/lowkiq/lowkiq/web/actions"
@@ -146,85 +145,4 @@ func revisionOf(header string) (int64, error) {
 		return 0, NewProblem(http.StatusBadRequest, `If-Match: got %.40q, must be a revision in quotes, as in "7", or *`, header)
 	}
 	return revision, nil
-}
-
-// Track asks to keep every run of a job.
-type Track struct {
-	Undo bool   `json:"undo,omitempty"`
-	Why  string `json:"why,omitempty"`
-}
-
-// Tracked answers a request to track a job.
-type Tracked struct {
-	JobID
-	Queue   string `json:"queue"`
-	Tracked bool   `json:"tracked"`
-	Count   int    `json:"count"` // tracked ids of the queue
-}
-
-// trackJob makes the journal keep every run of an id, or undoes that.
-func (a *api) trackJob(q *protocol.Queue, w http.ResponseWriter, r *http.Request) (any, error) {
-	var want Track
-	if err := a.readOptionalBody(w, r, &want, `empty, or like {"undo":true,"why":"…"}`); err != nil {
-		return nil, err
-	}
-	id := r.PathValue("id")
-	count, err := a.operator.Track(r.Context(), auth.Who(r), q.Name, id, want.Undo, want.Why)
-	if err != nil {
-		return nil, err
-	}
-	return Tracked{JobIDOf(id), q.Name, !want.Undo, count}, nil
-}
-
-// Changes has lines of the cluster's list of changes.
-type Changes struct {
-	Changes []Change `json:"changes"`
-	Cursor  string   `json:"cursor"` // value of the parameter after for later changes
-}
-
-// Change is a change by a person.
-type Change struct {
-	Cursor string          `json:"cursor"` // its place among all changes
-	At     float64         `json:"at"`     // unix seconds, by Redis's clock
-	By     By              `json:"by"`
-	Action string          `json:"action"` // as in pause, rules, requeue
-	Queue  string          `json:"queue,omitempty"`
-	Target string          `json:"target,omitempty"` // the node, or the name of a recurring entry
-	IDs    []string        `json:"ids,omitempty"`    // the first hundred named job ids
-	Count  int             `json:"count,omitempty"`  // number of changed jobs
-	Old    json.RawMessage `json:"old,omitempty"`    // the value before, if there was a value
-	New    json.RawMessage `json:"new,omitempty"`    // the value after; for an action on all jobs, their description
-	Why    string          `json:"why,omitempty"`
-}
-
-// ChangesOf returns lines in the form of the API.
-func ChangesOf(lines []changes.Line) []Change {
-	all := make([]Change, len(lines))
-	for i, l := range lines {
-		all[i] = Change{Cursor: l.Cursor, At: unixSeconds(l.At), By: By(l.Who), Action: l.Action, Queue: l.Queue, Target: l.Target, IDs: l.IDs, Count: l.Count, Old: l.Old, New: l.New, Why: l.Why}
-	}
-	return all
-}
-
-// listChanges answers with the list of changes.
-func (a *api) listChanges(_ http.ResponseWriter, r *http.Request) (any, error) {
-	values := r.URL.Query()
-	query := changes.Query{Queue: values.Get("queue"), Action: values.Get("action"), Name: values.Get("user"), ID: values.Get("id"), After: values.Get("after")}
-	if values.Has("after") {
-		if err := changes.CheckCursor(query.After); err != nil {
-			return nil, badField("after", "%v", err)
-		}
-	}
-	var err error
-	if query.Since, err = a.parseSince(r.Context(), values.Get("since")); err != nil {
-		return nil, err
-	}
-	if err := readLimit(values, maxLimit, &query.Limit); err != nil {
-		return nil, err
-	}
-	found, cursor, err := changes.In(a.client.DB()).Read(r.Context(), query)
-	if err != nil {
-		return nil, fmt.Errorf("changes: %w", err)
-	}
-	return Changes{ChangesOf(found), cursor}, nil
 }
