@@ -26,14 +26,6 @@ type Instance struct {
 // Handled holds the instances with a lease.
 type Handled []Instance
 
-// HandledBy returns the Handled of nodes that handle a queue.
-func HandledBy(queueName string, nodes ...string) (h Handled) {
-	for _, node := range nodes {
-		h = append(h, Instance{Node: node, Name: node, Queues: map[string]int{queueName: 0}})
-	}
-	return h
-}
-
 // By returns the nodes that handle a queue, or may handle it.
 func (h Handled) By(queueName string) (nodes []string) {
 	for i := range h {
@@ -170,16 +162,16 @@ func (f *QueueFacts) Causes() []Cause {
 	}
 	if !stopped && sum.Lag >= patient && sum.Jobs.Ready+sum.Jobs.Scheduled == 0 && sum.Jobs.InFlight > 0 {
 		add(CauseInFlight, "jobs "+f.Name+" --state in_flight", "payloads wait until the run of their id ends, and %s %s in flight",
-			ids(sum.Jobs.InFlight), verb(sum.Jobs.InFlight, "is", "are"))
+			countIDs(sum.Jobs.InFlight), verb(sum.Jobs.InFlight, "is", "are"))
 	}
 	if n := sum.Jobs.Held; n > 0 {
-		add(CauseHeld, "hold --queue "+f.Name, "a person holds %s", ids(n))
+		add(CauseHeld, "hold --queue "+f.Name, "a person holds %s", countIDs(n))
 	}
 	if n := sum.Jobs.Retry; n > 0 {
-		add(CauseRetries, "errors "+f.Name, "%s failed and %s for the next attempt", ids(n), verb(n, "waits", "wait"))
+		add(CauseRetries, "errors "+f.Name, "%s failed and %s for the next attempt", countIDs(n), verb(n, "waits", "wait"))
 	}
 	if n := sum.Jobs.Blocked; n > 0 {
-		add(CauseBlocked, "errors "+f.Name+" --state blocked", "%s ran out of retries and %s for a person", ids(n), verb(n, "waits", "wait"))
+		add(CauseBlocked, "errors "+f.Name+" --state blocked", "%s ran out of retries and %s for a person", countIDs(n), verb(n, "waits", "wait"))
 	}
 	if n := sum.Outgoing; n > 0 && sum.OldestOut >= patientOut {
 		reason := ""
@@ -265,7 +257,7 @@ func (f *QueueFacts) addUnowned(handlers []*Instance, add addCause) {
 		static = "; " + takeNoOthers(static)
 	}
 	add(CauseUnowned, "shards --queue "+f.Name, "%d of %d shards have no live owner, and %s %s in them until a node claims them%s",
-		shards, len(f.Shards), ids(waiting), verb(waiting, "waits", "wait"), static)
+		shards, len(f.Shards), countIDs(waiting), verb(waiting, "waits", "wait"), static)
 }
 
 // addWaits adds the causes that make lanes with a batch wait.
@@ -301,10 +293,10 @@ func (f *QueueFacts) addWaits(handlers []*Instance, add addCause) {
 	}
 }
 
-// crowdShare defines a crowded queue: at least nine of ten ready ids are in one of crowdShare shards or fewer.
+// crowdShare defines a crowded queue. At least nine of ten ready ids are in 1/crowdShare of its shards or fewer.
 const crowdShare = 4
 
-// addShards adds that ids crowd into few shards, or else that the lanes of all shards are busy.
+// addShards adds as a cause that ids crowd into few shards, or else that the lanes of all shards are busy.
 func (f *QueueFacts) addShards(ready int, add addCause) {
 	order := make([]int, len(f.Shards))
 	for i := range order {

@@ -27,7 +27,7 @@ func waitsFor(stage protocol.Stage, of string) func(*QueueFacts) {
 	}
 }
 
-// TestCauses: every cause that keeps a queue from going faster, and which comes first.
+// TestCauses checks each cause, and the order of causes.
 func TestCauses(t *testing.T) {
 	t.Parallel()
 	ready := func(n ...int) func(*QueueFacts) { return func(f *QueueFacts) { f.Shards = shards(n...) } }
@@ -125,7 +125,7 @@ func TestCauses(t *testing.T) {
 	}
 }
 
-// TestSlowest: what keeps some ids says nothing about the lag.
+// TestSlowest checks that causes of some ids do not explain the lag.
 func TestSlowest(t *testing.T) {
 	t.Parallel()
 	for want, kinds := range map[string][]CauseKind{"": {CauseHeld, CauseRetries, CauseBlocked}, "rate": {CauseRate, CauseHeld}, "group": {CauseHeld, CauseGroup}} {
@@ -139,10 +139,11 @@ func TestSlowest(t *testing.T) {
 	}
 }
 
-// TestHandledBy: a node is named once, and a lease that cannot be read may handle anything.
-func TestHandledBy(t *testing.T) {
+// TestBy checks that a node is named once, and that a lease that cannot be read may handle anything.
+func TestBy(t *testing.T) {
 	t.Parallel()
-	h := append(HandledBy("orders", "n1", "n1"), Instance{Node: "n2", Unreadable: true})
+	handles := map[string]int{"orders": 0}
+	h := Handled{{Node: "n1", Queues: handles}, {Node: "n1", Queues: handles}, {Node: "n2", Unreadable: true}}
 	if got := fmt.Sprint(h.By("orders"), h.By("mail")); got != "[n1 n2 (its lease cannot be read)] [n2 (its lease cannot be read)]" {
 		t.Errorf("got %s", got)
 	}

@@ -12,49 +12,50 @@ import (
 
 // Cluster answers questions about the cluster as a whole. See [Of].
 type Cluster interface {
-	// Status is what the node knows of the cluster and its nodes, without the queues.
+	// Status returns what the node knows of the cluster and its nodes, without the queues.
 	Status(context.Context) (Status, error)
-	// Shards lists the shards of all queues, ordered by queue and index.
+	// Shards returns the shards of all queues, ordered by queue and index.
 	Shards(context.Context) ([]Shard, error)
-	// Owners reads the leases once, for as many shards as are to be judged by them.
+	// Owners reads the leases, and returns a function that judges any number of shards by them.
 	Owners(context.Context) (Owners, error)
-	// Handled are the instances that have a lease now: who handles which queue, and what keeps it.
+	// Handled returns the instances that have a lease now, and the state of their queues.
 	Handled(context.Context) (Handled, error)
 	Pausing
-	// Members lists what gossip says. ErrNoCluster: the node does not gossip.
+	// Members returns the processes that gossip knows, or ErrNoCluster.
 	Members() ([]Member, error)
-	// Plan says what would move if nodes came and went; it moves nothing. ErrNoCluster,
-	// ErrUnknownNode, ErrNodeExists.
+	// Plan returns the moves of a plan with some nodes added and some removed. It moves nothing. Errors are ErrNoCluster,
+	// ErrUnknownNode and ErrNodeExists.
 	Plan(ctx context.Context, add, remove []string) ([]Move, error)
-	// Why explains why an id of a queue is not with a handler now.
+	// Why explains why no handler has an id of a queue now.
 	Why(ctx context.Context, q *protocol.Queue, id string) (Why, error)
-	// Cancel ends the handler call that an id is in. ErrNotRunning, ErrNoAnswer.
+	// Cancel ends the handler call of an id. Errors are ErrNotRunning and ErrNoAnswer.
 	Cancel(ctx context.Context, q *protocol.Queue, id string, why protocol.Cancellation) error
-	// Drain asks a node to give its shards away (on), or to take some again, and returns
-	// the instance that has got the request. ErrUnknownNode, ErrNotHeard.
+	// Drain asks a node to give its shards away (on), or to take shards again. It returns the instance that got the request.
+	// Errors are ErrUnknownNode and ErrNotHeard.
 	Drain(ctx context.Context, node string, on bool) (instance string, err error)
 	Drainer
-	// RedisRefuses is why Redis refuses the node's lease, "" if it does not.
+	// RedisRefuses returns why Redis refuses the node's lease, "" if it does not.
 	RedisRefuses() string
 }
 
-// Drainer says how far an instance is that was asked to give its shards away.
+// Drainer knows the progress of an instance that was asked to give its shards away.
 type Drainer interface {
 	DrainProgress(ctx context.Context, instance string) (DrainProgress, error)
 }
 
-// DrainProgress is how far it is, as its lease says.
+// DrainProgress is the progress of an instance, from its lease.
 type DrainProgress struct {
 	Ended  bool // its lease is gone
 	Drains bool // it has noticed
-	Shards int  // that it still owns
+	Shards int  // number of shards that it still owns
 }
 
-// drainPatience is how long an answer to a drain waits. Batches in flight may take longer.
+// drainPatience is the maximum time that an answer to a drain waits. Batches in flight may take longer.
 const drainPatience = 30 * time.Second
 
-// AwaitDrain waits, after an instance was asked to give its shards away (on) or to take some again, until it has noticed, and has none
-// left. If that takes too long or the context ends, it returns how far the instance is. noticed: its lease says that it does as asked.
+// AwaitDrain waits until an instance has noticed a request to drain (on), or to take shards again, and until a draining instance
+// has no shard left. If that takes too long or the context ends, it returns the progress so far. noticed reports whether the lease
+// says what was asked.
 func AwaitDrain(ctx context.Context, in Drainer, instance string, on bool) (now DrainProgress, noticed bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, drainPatience)
 	defer cancel()
@@ -73,19 +74,17 @@ func AwaitDrain(ctx context.Context, in Drainer, instance string, on bool) (now 
 	}
 }
 
-// Pausing says who has yet to notice that a queue is paused.
+// Pausing knows which instances have not noticed that a queue is paused.
 type Pausing interface {
-	// MayBegin names the instances that may still begin jobs of a queue although it is paused.
+	// MayBegin returns the instances that may still begin jobs of a paused queue.
 	MayBegin(ctx context.Context, queue string) (instances []string, err error)
 }
 
-// pausePatience is longer than any node takes to notice a pause, or to be without its lease, with the
-// ttl that it usually has: it looks at each renewal.
+// pausePatience is longer than a node with a usual ttl takes to notice a pause or to lose its lease. A node looks at each renewal.
 const pausePatience = 30 * time.Second
 
-// AwaitPause waits, after a queue was paused, until no node begins a job of it any more. What handlers
-// have by then goes on. late are the instances that may still begin a job, if it has taken too long or
-// the context has ended.
+// AwaitPause waits until no node begins jobs of a paused queue. Handler calls that have begun go on. If that takes too long or the
+// context ends, late has the instances that may still begin a job.
 func AwaitPause(ctx context.Context, in Pausing, queue string) (late []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, pausePatience)
 	defer cancel()

@@ -108,7 +108,7 @@ func (x inspector) Status(ctx context.Context) (Status, error) {
 	return known, nil
 }
 
-// refusalsOf returns what the lease of an instance tells of refusals, for people.
+// refusalsOf returns warnings about the refusals of Redis that the lease of an instance reports.
 func refusalsOf(info identity.Lease) (warnings []string) {
 	for _, text := range info.Refused {
 		warnings = append(warnings, fmt.Sprintf("jobs of node %s wait for a person to mend something: %s", info.Node, text))
@@ -116,10 +116,10 @@ func refusalsOf(info identity.Lease) (warnings []string) {
 	return warnings
 }
 
-// maxUnready is how many handlers of an instance have a warning of their own.
+// maxUnready is the maximum number of an instance's queues with a warning each.
 const maxUnready = 3
 
-// unreadyOf returns what the lease of an instance tells of handlers that cannot work, for people.
+// unreadyOf returns warnings about the handlers that cannot work, as the lease of an instance reports.
 func unreadyOf(info identity.Lease) (warnings []string) {
 	for i, name := range slices.Sorted(maps.Keys(info.Unready)) {
 		if i == maxUnready {
@@ -150,7 +150,7 @@ func unloggedOf(info identity.Lease) (warnings []string) {
 	return warnings
 }
 
-// Owners judges shards by the assignment and the leases of now.
+// Owners returns a function that judges shards by the present assignment and leases.
 func (x inspector) Owners(ctx context.Context) (Owners, error) {
 	_, owners, err := x.owners(ctx)
 	return owners, err
@@ -170,7 +170,7 @@ func (x inspector) owners(ctx context.Context) (map[string]identity.Lease, Owner
 	}, err
 }
 
-// nodeStatus is what the lease of an instance says, with what is left of it.
+// nodeStatus returns the status of an instance, from its lease. left is the time until the lease ends.
 func nodeStatus(other lease.Instance, info identity.Lease, left time.Duration) Node {
 	s := Node{
 		Name: cmp.Or(info.Node, identity.NodeOf(other.Name)), Instance: other.Name, State: Live, Static: info.Static.String(), HTTP: info.HTTP,
@@ -197,7 +197,7 @@ func nodeStatus(other lease.Instance, info identity.Lease, left time.Duration) N
 	return s
 }
 
-// Handled are the instances that have a lease, and what it says of queues.
+// Handled returns the instances that have a lease, with what it says of queues.
 func (x inspector) Handled(ctx context.Context) (Handled, error) {
 	instances, err := x.Client().Protocol().Leases().All(ctx)
 	if err != nil {
@@ -218,7 +218,7 @@ func (x inspector) Handled(ctx context.Context) (Handled, error) {
 	return handled, nil
 }
 
-// handledBy is what the lease of an instance says of queues.
+// handledBy returns what the lease of an instance says of queues.
 func handledBy(name string, info identity.Lease) Instance {
 	return Instance{
 		Node: info.Node, Name: name, Draining: info.Draining, Static: info.Static.String(), Queues: info.Queues, Unready: info.Unready,
@@ -226,13 +226,13 @@ func handledBy(name string, info identity.Lease) Instance {
 	}
 }
 
-// MayBegin names the instances that may still begin jobs of a queue that is paused.
+// MayBegin returns the instances that may still begin jobs of a paused queue.
 func (x inspector) MayBegin(ctx context.Context, queueName string) ([]string, error) {
 	instances, err := x.Client().Protocol().Leases().All(ctx)
 	return identity.MayBegin(queueName, instances), err
 }
 
-// Shards lists the shards of all queues, by queue and index, and how they are looked after.
+// Shards returns the shards of all queues, by queue and index.
 func (x inspector) Shards(ctx context.Context) ([]Shard, error) {
 	_, owners, err := x.owners(ctx)
 	if err != nil {
@@ -268,30 +268,30 @@ func shardStatus(s lowkiq.Shard, stats protocol.Stats, owners Owners) Shard {
 	}
 }
 
-// staticOwner returns the live static node that has a shard by its number, "" if there is none. Of several nodes with the
-// same number it returns the first.
+// staticOwner returns the live static node that has a shard by its number, "" if there is none. If several nodes have the
+// same number, it returns the first.
 func staticOwner(s lowkiq.Shard, live map[string]identity.Lease) string {
 	first := ""
 	for name, info := range live {
-		if info.Static.Includes(s.Index) && takes(info, s.Queue) && (first == "" || name < first) {
+		if info.Static.Includes(s.Index) && takesShards(info, s.Queue) && (first == "" || name < first) {
 			first = name
 		}
 	}
 	return live[first].Node
 }
 
-// takes reports whether a process handles a queue and takes shards.
-func takes(info identity.Lease, queueName string) bool {
+// takesShards reports whether a process handles a queue and takes shards.
+func takesShards(info identity.Lease, queueName string) bool {
 	_, handles := info.Queues[queueName]
 	return handles && !info.Draining
 }
 
-// shardState says how a shard is looked after. Without an assignment every live node that handles the queue should own it,
+// shardState returns the state of a shard. Without an assignment every live node that handles the queue should own it,
 // except static nodes without this shard.
 func shardState(queueName, owner, assigned string, agreed bool, live map[string]identity.Lease) ShardState {
 	holder, alive := live[owner]
 	taker := func(info identity.Lease) bool {
-		return takes(info, queueName) && (info.Node == assigned || !agreed && info.Static == nil)
+		return takesShards(info, queueName) && (info.Node == assigned || !agreed && info.Static == nil)
 	}
 	switch {
 	case alive && (holder.Draining || agreed && holder.Static == nil && holder.Node != assigned):
@@ -312,7 +312,7 @@ func (x inspector) noCluster() error {
 	return fmt.Errorf("%w: it was started without a gossip address (node.bind)", ErrNoCluster)
 }
 
-// Members lists what gossip says of processes.
+// Members returns the processes that gossip knows.
 func (x inspector) Members() ([]Member, error) {
 	if raft, _ := x.Raft(); raft == nil {
 		return nil, x.noCluster()

@@ -76,7 +76,7 @@ func TestChange(t *testing.T) {
 			{Node: plan.Node{Name: "old"}, Leased: true, Superseded: true}, {Node: plan.Node{Name: "late"}},
 		},
 	}
-	nodes, err := change(view, []string{"n3"}, []string{"n2"})
+	nodes, err := changeNodes(view, []string{"n3"}, []string{"n2"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +95,7 @@ func TestChange(t *testing.T) {
 		{"unknown", nil, []string{"n9"}, `unknown node "n9", did you mean "n1"? (known: n1, n2)`},
 		{"there already", []string{"n1"}, nil, `add "n1": there is such a node already`},
 	} {
-		if _, err := change(view, c.add, c.remove); err == nil || err.Error() != c.want {
+		if _, err := changeNodes(view, c.add, c.remove); err == nil || err.Error() != c.want {
 			t.Errorf("%s: got %v, want %s", c.name, err, c.want)
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
-// Why says why an id is not with a handler now.
+// Why explains why no handler has an id now.
 func (x inspector) Why(ctx context.Context, q *protocol.Queue, id string) (Why, error) {
 	var f Facts
 	var err error
@@ -36,7 +36,7 @@ func (x inspector) Why(ctx context.Context, q *protocol.Queue, id string) (Why, 
 	f.Shard = shardStatus(q.Of(id).Shard, protocol.Stats{Owner: f.Position.Owner}, owners)
 	var handled Handled
 	for name, info := range live {
-		f.Handled = f.Handled || takes(info, q.Name)
+		f.Handled = f.Handled || takesShards(info, q.Name)
 		handled = append(handled, handledBy(name, info))
 	}
 	f.Static = sharesOf(handled.of(q.Name))
@@ -71,7 +71,7 @@ func (x inspector) Why(ctx context.Context, q *protocol.Queue, id string) (Why, 
 	return f.Why(id), nil
 }
 
-// Cancel ends the handler call that an id is in.
+// Cancel ends the handler call of an id.
 func (x inspector) Cancel(ctx context.Context, q *protocol.Queue, id string, why protocol.Cancellation) error {
 	job, found, err := browse.Of(q).Where(ctx, id)
 	if err != nil {

@@ -11,8 +11,7 @@ import (
 	"github.com/lowkiq/lowkiq/rebalance/plan"
 )
 
-// Plan says what would move: it plans with nodes added and removed. An added node is taken to
-// handle every queue, with weight 1.
+// Plan returns the moves of a plan with some nodes added and some removed. An added node handles every queue, with weight 1.
 func (x inspector) Plan(ctx context.Context, add, remove []string) ([]Move, error) {
 	raft, assignment := x.Raft()
 	if raft == nil {
@@ -25,7 +24,7 @@ func (x inspector) Plan(ctx context.Context, add, remove []string) ([]Move, erro
 	if err != nil {
 		return nil, err
 	}
-	nodes, err := change(view, add, remove)
+	nodes, err := changeNodes(view, add, remove)
 	if err != nil {
 		return nil, err
 	}
@@ -36,8 +35,8 @@ func (x inspector) Plan(ctx context.Context, add, remove []string) ([]Move, erro
 	return moves, nil
 }
 
-// change returns the nodes of a view with some added, and some draining.
-func change(view rebalance.View, add, remove []string) ([]plan.Node, error) {
+// changeNodes returns the nodes of a view with some added, and some draining.
+func changeNodes(view rebalance.View, add, remove []string) ([]plan.Node, error) {
 	byName := map[string]plan.Node{}
 	for _, p := range view.Peers {
 		if p.Leased && !p.Superseded {

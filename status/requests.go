@@ -7,7 +7,7 @@ import (
 	"github.com/lowkiq/lowkiq/internal/process/identity"
 )
 
-// Drain passes a wish on to a node's newest live instance, be it this instance.
+// Drain sends the request to the newest live instance of a node, which may be this instance.
 func (x inspector) Drain(ctx context.Context, name string, on bool) (string, error) {
 	live, err := identity.Live(ctx, x.Client().Protocol().Leases())
 	if err != nil {
@@ -30,7 +30,7 @@ func (x inspector) Drain(ctx context.Context, name string, on bool) (string, err
 	return info.Instance, err
 }
 
-// DrainProgress is how far an instance is that was asked to give its shards away.
+// DrainProgress returns the progress of an instance that was asked to give its shards away.
 func (x inspector) DrainProgress(ctx context.Context, instance string) (d DrainProgress, err error) {
 	live, err := identity.Live(ctx, x.Client().Protocol().Leases())
 	info, leased := live[instance]

@@ -21,7 +21,7 @@ type Reshard struct {
 	WaitsFor  []ReshardWait `json:"waits_for"`           // jobs in flight that must end first, the longest first, at most 100
 	Busy      string        `json:"busy,omitempty"`      // why it waits although no job is in flight
 	Pause     float64       `json:"pause_s"`             // seconds since the reshard began or, once jobs move, since their first move
-	Cancelled string        `json:"cancelled,omitempty"` // without a reshard: why the last reshard was cancelled
+	Cancelled string        `json:"cancelled,omitempty"` // why the last reshard was cancelled, if none is under way
 }
 
 // ReshardWait is a job in flight that a reshard waits for.
@@ -85,7 +85,7 @@ func (r *Reshard) Moves() bool {
 	return r != nil && (r.Phase == reshard.Copying || r.Phase == reshard.Ending)
 }
 
-// String says for people how far the reshard is.
+// String returns the progress of the reshard for people.
 func (r *Reshard) String() string {
 	begin := fmt.Sprintf("it is being resharded from %d to %d shards", r.From, r.To)
 	switch {

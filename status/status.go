@@ -1,7 +1,7 @@
-// Package status is what a node knows of its cluster, judged: [Status] and its nodes, who owns
-// which [Shard] and in which [ShardState], [Why] an id is not with a handler, and which [Cause] keeps a queue. There is one
-// type for each shape: [Of] fills it in from what a node knows and from Redis, the API and the command line show it as JSON, pages as
-// HTML. Scripts rely on that JSON: add fields, never rename any.
+// Package status says what a node knows of its cluster. [Status] describes the nodes and the queues, and [Shard] a shard with its
+// owner. [Why] explains why no handler has an id, and [Cause] why a queue is slow. [Of] fills these types in from what a node
+// knows and from Redis. The API and the command line show them as JSON, and the pages as HTML. Scripts rely on that JSON, so
+// fields may be added, and none may be renamed.
 package status
 
 import (
@@ -21,13 +21,13 @@ type Status struct {
 	Queues     []Queue    `json:"queues"`
 }
 
-// Generation names an assignment: the cluster record's id, then the Raft index.
+// Generation names an assignment by the id of the cluster record and the Raft index.
 type Generation struct {
 	Record string `json:"record"`
 	Index  uint64 `json:"index"`
 }
 
-// NodeState is how a node takes part.
+// NodeState is the state of a node.
 type NodeState string
 
 // The states of a node.
@@ -37,7 +37,7 @@ const (
 	Gone     NodeState = "gone"
 )
 
-// Node is one node, as the answering node sees it.
+// Node is a node, as the answering node sees it.
 type Node struct {
 	Name     string    `json:"name"`
 	Instance string    `json:"instance"`
@@ -66,52 +66,52 @@ type Queue struct {
 	Shards    int             `json:"shards"`
 	Paused    bool            `json:"paused"`
 	Unhandled bool            `json:"unhandled"` // no living node handles it
-	Lag       float64         `json:"lag_s"`     // age of the oldest due job, seconds; 0 if none
+	Lag       float64         `json:"lag_s"`     // age of the oldest due job, seconds; 0 if there is none
 	Jobs      protocol.Counts `json:"jobs"`
 	Morgue    int             `json:"morgue"`            // payloads in the morgue
 	Outgoing  int             `json:"outgoing"`          // follow-ups that wait to be delivered to other queues
 	Processed int64           `json:"processed"`         // ids acked, ever
 	Failed    int64           `json:"failed"`            // failures of ids, ever
-	Codec     string          `json:"codec"`             // in which payloads are stored; "" = as they are pushed
+	Codec     string          `json:"codec"`             // codec of stored payloads; "" if they are stored as they are pushed
 	Limits    Limits          `json:"limits"`            // of pushes, the defaults filled in
-	Causes    []Cause         `json:"causes"`            // what keeps it from going faster now, the most important one first
+	Causes    []Cause         `json:"causes"`            // reasons why it cannot go faster now, the most important reason first
 	Reshard   *Reshard        `json:"reshard,omitempty"` // absent unless the queue is being resharded
 }
 
-// Limits are what a queue takes from all that push.
+// Limits are the bounds of a queue for its pushes.
 type Limits struct {
-	PayloadBytes int `json:"payload_bytes"` // longest payload as stored, bytes
-	Payloads     int `json:"id_payloads"`   // most payloads waiting for one id
-	IDPayload    int `json:"id_bytes"`      // most bytes of payloads waiting for one id
+	PayloadBytes int `json:"payload_bytes"` // maximum bytes of a payload, as it is stored
+	Payloads     int `json:"id_payloads"`   // maximum number of payloads that wait for an id
+	IDPayload    int `json:"id_bytes"`      // maximum bytes of payloads that wait for an id
 }
 
-// ShardState is how a shard is looked after.
+// ShardState says whether a shard has the owner that it should have.
 type ShardState string
 
 // The states of a shard.
 const (
 	Owned    ShardState = "owned"    // by the node that should own it
 	Claiming ShardState = "claiming" // by no live node yet; a node should take it
-	Leaving  ShardState = "draining" // by a live node that is to give it away
-	Unowned  ShardState = "unowned"  // and no live node is to take it
+	Leaving  ShardState = "draining" // by a live node that should give it away
+	Unowned  ShardState = "unowned"  // by no live node, and none should take it
 )
 
-// Shard is one shard.
+// Shard is a shard with its owner.
 type Shard struct {
 	Queue    string     `json:"queue"`
 	Index    int        `json:"index"`
-	Assigned string     `json:"assigned"` // name of the node that should own it; "" = none
-	Owner    string     `json:"owner"`    // instance that holds the claim; "" = none
+	Assigned string     `json:"assigned"` // name of the node that should own it; "" if there is none
+	Owner    string     `json:"owner"`    // instance that holds the claim; "" if there is none
 	Fence    int64      `json:"fence"`
 	State    ShardState `json:"state"`
-	Lag      float64    `json:"lag_s"` // age of the oldest due job, seconds; 0 if none
+	Lag      float64    `json:"lag_s"` // age of the oldest due job, seconds; 0 if there is none
 }
 
-// Owners says of a shard, and of the instance that holds its claim ("" = none), which
-// node should own it and how it is looked after.
+// Owners returns the node that should own a shard, "" if there is none, and the state of the shard. holder is the instance
+// that holds its claim, "" if there is none.
 type Owners func(shard lowkiq.Shard, holder string) (assigned string, state ShardState)
 
-// Member is what gossip says of a process.
+// Member is a process that gossip knows.
 type Member struct {
 	Node     string  `json:"node"`
 	Instance string  `json:"instance"`
@@ -126,8 +126,8 @@ type Member struct {
 type Move struct {
 	Queue  string `json:"queue"`
 	Index  int    `json:"index"`
-	From   string `json:"from"` // "" = none
-	To     string `json:"to"`   // "" = none
+	From   string `json:"from"` // "" if there is none
+	To     string `json:"to"`   // "" if there is none
 	Reason string `json:"reason"`
 }
 
@@ -145,7 +145,7 @@ type Why struct {
 // Absent is the state of an id that no job has.
 const Absent = "absent"
 
-// What a node refuses when it is asked of its cluster.
+// Errors of a [Cluster].
 var (
 	ErrNoCluster   = errors.New("this node is not in a cluster")
 	ErrUnknownNode = errors.New("unknown node")

@@ -27,7 +27,7 @@ type Facts struct {
 	Refused    string               // what Redis refuses the shard's owner, "" if nothing
 	Held       string               // who holds the id, until when and why; "" if nobody does any more
 	Permits    map[string]int       // by instance, of an id that waits for a permit
-	Group      string               // that of the id, "" if it is in none, or that is not known here
+	Group      string               // of the id, "" if it is in none or its group is not known here
 	InGroup    protocol.Group
 	GroupLimit rules.Limit // of a group
 	Unready    string      // why the owner's handler of the queue cannot work, "" if it can
@@ -44,7 +44,7 @@ func WhyAbsent(workflows bool) string {
 	return "it is done, or was never pushed"
 }
 
-// Why names the first thing that keeps an id from its handler.
+// Why returns the first reason why no handler has an id.
 func (f *Facts) Why(id string) Why {
 	if !f.Found && f.Reshard.Moves() {
 		return Why{ID: id, Queue: f.Shard.Queue, Shard: f.Shard.Index, State: Absent, Reason: fmt.Sprintf("queue %q has no job %q, or not yet; jobs are moving to its shard, and %d %% have moved", f.Shard.Queue, id, f.Reshard.Percent())}
@@ -112,11 +112,11 @@ func (f *Facts) waiting() string {
 	putOff := !f.Job.WaitingSince.IsZero() && f.Job.WaitingSince.Before(f.Job.PerformAt)
 	switch {
 	case wait > 0 && f.Job.State == browse.StateRetry && !putOff:
-		return fmt.Sprintf("attempt %d failed%s; the next one is due in %s%s%s", f.Job.RetryCount+1, f.lastError(), f.in(wait), f.group(), f.notReady())
+		return fmt.Sprintf("attempt %d failed%s; the next one is due in %s%s%s", f.Job.RetryCount+1, f.lastError(), f.formatWait(wait), f.group(), f.notReady())
 	case wait > 0 && putOff:
-		return fmt.Sprintf("it has waited for %s, was put off, and is due again in %s%s%s", brief(f.Position.Now.Sub(f.Job.WaitingSince)), f.in(wait), f.group(), f.notReady())
+		return fmt.Sprintf("it has waited for %s, was put off, and is due again in %s%s%s", formatDuration(f.Position.Now.Sub(f.Job.WaitingSince)), f.formatWait(wait), f.group(), f.notReady())
 	case wait > 0:
-		return "it is due in " + f.in(wait) + f.group() + f.notReady()
+		return "it is due in " + f.formatWait(wait) + f.group() + f.notReady()
 	case f.Paused:
 		return fmt.Sprintf("queue %q is paused", f.Shard.Queue)
 	case f.Reshard.Moves() && f.Shard.Owner == "":
@@ -135,12 +135,12 @@ func (f *Facts) waiting() string {
 		return fmt.Sprintf("it is in quarantine (%d crashes): it was in flight when a worker died, and runs alone, once the %d ids in flight are done",
 			f.Position.Crashes, f.Position.InFlight)
 	case f.Position.Ahead > 0:
-		return fmt.Sprintf("it waits behind %s in its shard, which %s works on (%d in flight)%s", ids(f.Position.Ahead), f.Shard.Owner, f.Position.InFlight, f.limit())
+		return fmt.Sprintf("it waits behind %s in its shard, which %s works on (%d in flight)%s", countIDs(f.Position.Ahead), f.Shard.Owner, f.Position.InFlight, f.limit())
 	}
 	return fmt.Sprintf("it is next in its shard, which %s works on (%d in flight)%s", f.Shard.Owner, f.Position.InFlight, f.limit())
 }
 
-// limit adds what keeps the whole queue from going faster there.
+// limit adds the cause that slows down the whole queue there.
 func (f *Facts) limit() string {
 	if len(f.Limits) == 0 {
 		return ""
@@ -148,8 +148,7 @@ func (f *Facts) limit() string {
 	return fmt.Sprintf("; of queue %s: %s", f.Shard.Queue, f.Limits[0].Reason)
 }
 
-// notReady adds that the owner's handler cannot work: what it has put back waits for more than its
-// time.
+// notReady adds that the owner's handler cannot work. An id that it has put back then waits for more than its due time.
 func (f *Facts) notReady() string {
 	if f.Unready == "" || !f.Alive() {
 		return ""
@@ -157,27 +156,27 @@ func (f *Facts) notReady() string {
 	return fmt.Sprintf("; the handler of %s is not ready: %s", f.Shard.Owner, f.Unready)
 }
 
-// ids counts them.
-func ids[N int | int64](n N) string {
+// countIDs returns a number of ids for people.
+func countIDs[N int | int64](n N) string {
 	if n == 1 {
 		return "1 id"
 	}
 	return fmt.Sprintf("%d ids", n)
 }
 
-// brief is a duration as people read it: of what takes long no parts of a second.
-func brief(d time.Duration) string {
+// formatDuration returns a duration for people, without parts of a second from 10 s on.
+func formatDuration(d time.Duration) string {
 	if d >= 10*time.Second {
 		return d.Round(time.Second).String()
 	}
 	return d.Round(time.Millisecond).String()
 }
 
-// in says how long it is until the job is due, in days if that is long.
-func (f *Facts) in(wait time.Duration) string {
+// formatWait returns a wait until the job is due, for people. From two days on, it returns days and the due time.
+func (f *Facts) formatWait(wait time.Duration) string {
 	const day = 24 * time.Hour
 	if wait < 2*day {
-		return brief(wait)
+		return formatDuration(wait)
 	}
 	return fmt.Sprintf("%d days, at %s", wait/day, f.Job.PerformAt.UTC().Format(time.RFC3339))
 }
@@ -192,7 +191,7 @@ func (f *Facts) ownerless() string {
 	return fmt.Sprintf("its shard is held by %s, whose lease is gone%s", f.Shard.Owner, f.successor())
 }
 
-// successor names who is to take the shard.
+// successor adds which node should take the shard.
 func (f *Facts) successor() string {
 	if f.Shard.State == Unowned && f.Static != "" {
 		return "; " + takeNoOthers(f.Static)
@@ -203,16 +202,16 @@ func (f *Facts) successor() string {
 	return fmt.Sprintf("; %s is to claim it", f.Shard.Assigned)
 }
 
-// handling says where a living owner has an id in flight.
+// handling says where a live owner has an id in flight.
 func (f *Facts) handling() string {
 	age := ""
 	if !f.Job.Since.IsZero() {
-		age = fmt.Sprintf(" %s ago", brief(f.Position.Now.Sub(f.Job.Since)))
+		age = fmt.Sprintf(" %s ago", formatDuration(f.Position.Now.Sub(f.Job.Since)))
 	}
 	owner, popped := f.Shard.Owner, fmt.Sprintf("popped%s (flight %d)", age, f.Job.Flight)
 	switch f.Where.Stage {
 	case protocol.Handled:
-		return fmt.Sprintf("a handler of %s has it (flight %d) for %s; it was popped%s", owner, f.Job.Flight, brief(f.Where.For), cmp.Or(age, " before"))
+		return fmt.Sprintf("a handler of %s has it (flight %d) for %s; it was popped%s", owner, f.Job.Flight, formatDuration(f.Where.For), cmp.Or(age, " before"))
 	case protocol.ForProcess:
 		return fmt.Sprintf("%s, it waits for a process of %s: all that handle the queue there are busy", popped, owner)
 	case protocol.ForCall:
@@ -231,16 +230,16 @@ func (f *Facts) handling() string {
 	return fmt.Sprintf("%s has it, %s, and does not say whether a handler has begun", owner, popped)
 }
 
-// group adds what keeps the group of the id back.
+// group adds why the id waits for its group.
 func (f *Facts) group() string {
 	held, words := holders(f.InGroup.Holders)
 	limit := f.GroupLimit
 	switch {
 	case f.InGroup.Till.After(f.Position.Now):
-		return fmt.Sprintf("; a handler holds its group %s back for %s: hold --undo --prefix %[1]s lets it go on", f.Group, f.in(f.InGroup.Till.Sub(f.Position.Now)))
+		return fmt.Sprintf("; a handler holds its group %s back for %s: hold --undo --prefix %[1]s lets it go on", f.Group, f.formatWait(f.InGroup.Till.Sub(f.Position.Now)))
 	case limit.Concurrency > 0 && held >= limit.Concurrency:
 		return fmt.Sprintf("; its group %s is at its limit (%d of %d: %s)", f.Group, held, limit.Concurrency, words)
-	case limit != (rules.Limit{}) && !f.Job.PerformAt.After(f.InGroup.Again.Add(time.Second)): // put back by it, it seems: a moment after it was told when to ask again
+	case limit != (rules.Limit{}) && !f.Job.PerformAt.After(f.InGroup.Again.Add(time.Second)): // the limit seems to have put it back until Again
 		var may []string
 		if limit.Concurrency > 0 {
 			may = append(may, fmt.Sprintf("%d of %d in calls", held, limit.Concurrency))
@@ -256,7 +255,7 @@ func (f *Facts) group() string {
 	return ""
 }
 
-// permits says who may have how many of a queue's calls.
+// permits adds how many calls of the queue each instance may have.
 func (f *Facts) permits() string {
 	sum, words := holders(f.Permits)
 	if sum == 0 {
@@ -265,7 +264,7 @@ func (f *Facts) permits() string {
 	return fmt.Sprintf(" (%d permits: %s)", sum, words)
 }
 
-// holders says how many there are in all, and how many each instance has.
+// holders returns the sum, and the number of each instance for people.
 func holders(by map[string]int) (sum int, text string) {
 	words := make([]string, 0, len(by))
 	for _, instance := range slices.Sorted(maps.Keys(by)) {

@@ -25,7 +25,7 @@ func inGroup(f *Facts, now time.Time) {
 	f.GroupLimit = rules.Limit{Concurrency: 2, Rate: rules.Rate{N: 10, Per: time.Second}}
 }
 
-// TestJudge: every reason why an id is not with a handler.
+// TestJudge checks each reason why no handler has an id.
 func TestJudge(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1000, 0)

@@ -10,7 +10,7 @@ import (
 func TestHandled(t *testing.T) {
 	w := newWorld(t, shared(t)).fill()
 	expect(t, w.do("GET", "/api/v1/queues/mail", ""), 200, `"unhandled":true`)
-	w.node.handled = status.HandledBy("mail", "n1")
+	w.node.handled = status.Handled{{Node: "n1", Name: "n1", Queues: map[string]int{"mail": 0}}}
 	expect(t, w.do("GET", "/api/v1/queues/mail", ""), 200, `"unhandled":false`)
 	expect(t, w.do("POST", "/api/v1/queues/mail/delete", `{"force":true}`), 409, `queue \"mail\": the queue is handled by n1; remove it from their configurations`)
 	expect(t, w.do("POST", "/api/v1/queues/mail/delete", `{"dry_run":true}`), 409, "handled by n1")
