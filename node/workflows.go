@@ -14,7 +14,11 @@ import (
 // is not registered, and has no shards, no series and no place in the lease.
 func (n *Node) handleWorkflows() error {
 	cfg := QueueConfig{Name: protocol.Workflows, Rules: workflow.Rules()}
-	on := newHandled(cfg, workflow.Handler(time.Now), metrics.New(prometheus.NewRegistry()))
+	on := newHandled(cfg, workflow.Handler(n.redisTime), metrics.New(prometheus.NewRegistry()))
 	on.builtIn = true
 	return n.addHandled(on)
 }
+
+// redisTime returns the estimate of Redis's clock for a handler call. A call has an instance, which has set its clock by the
+// answer to the pop.
+func (n *Node) redisTime() time.Time { return n.current.Load().clock.timeAt(sinceBoot()) }

@@ -132,6 +132,41 @@ func TestWorkflows(t *testing.T) {
 	}
 }
 
+// TestWorkflowFollowsRedisClock checks that the deadline of a workflow comes by Redis's clock, if the clock of the node is
+// behind or ahead.
+func TestWorkflowFollowsRedisClock(t *testing.T) {
+	t.Parallel()
+	for name, ahead := range map[string]time.Duration{"behind": time.Hour, "ahead": -time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server, clock := redistest.StartClocked(t)
+			clock.Set(ahead)
+			node := startQueues(t, Config{Name: "n1", Redis: server.URL()}).serving()
+			node.startWorkflow(queue.Workflow{ID: "w", Open: true, Deadline: 10 * time.Minute})
+			s := node.workflow("w", "running", "dead")
+			now, err := node.client.Time(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if off := now.Sub(s.Began); off.Abs() > 5*time.Minute {
+				t.Errorf("the workflow began %s ago by Redis's clock, want now", off)
+			}
+			q, err := node.client.FindQueue(t.Context(), protocol.Workflows)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var page browse.Page
+			await(t, "the timer", func() bool {
+				page, err = browse.Of(q).Page(t.Context(), browse.Query{State: browse.StateScheduled})
+				return err == nil && len(page.Jobs) > 0
+			})
+			if left := page.Jobs[0].PerformAt.Sub(now); left < 5*time.Minute || left > 15*time.Minute {
+				t.Errorf("the deadline comes in %s by Redis's clock, want 10m", left)
+			}
+		})
+	}
+}
+
 // TestWorkflowStartsAtOnce checks that one of several equal starts has created the workflow, before a node handles them and
 // after that.
 func TestWorkflowStartsAtOnce(t *testing.T) {

@@ -28,7 +28,7 @@ func Rules() rules.Rules {
 // maxMessage is the maximum size of a start or an add in bytes, as it is stored.
 const maxMessage = 600 << 10
 
-// Handler handles the queue of workflows. now is the clock.
+// Handler handles the queue of workflows. now estimates Redis's clock.
 func Handler(now func() time.Time) lowkiq.Handler {
 	return lowkiq.HandlerFunc(func(_ context.Context, batch *lowkiq.Batch) error {
 		failed := lowkiq.Failed{}

@@ -60,7 +60,7 @@ type state struct {
 	Version  int      `json:"v"`
 	Digest   string   `json:"digest"`
 	Call     string   `json:"call,omitempty"` // that started it
-	Began    int64    `json:"began"`          // ms, by the clock of the node
+	Began    int64    `json:"began"`          // ms, by Redis's clock
 	Changed  int64    `json:"changed"`
 	Ended    int64    `json:"ended,omitempty"`
 	Total    int      `json:"total"`
@@ -199,7 +199,7 @@ func (o *outcome) apply(s *state, e *event, now time.Time) (forget bool) {
 		return false
 	case e.Kind == kindForget:
 		if e.Began == s.Began {
-			if e.Changed == s.Changed { // not the time now: the clock of the node may be behind that of Redis
+			if e.Changed == s.Changed { // not the time now, which is an estimate
 				return true
 			}
 			s.Timer = false

@@ -65,7 +65,7 @@ type Status struct {
 	Open    bool // jobs may be added
 	// DeadNames are the names of the first ten dead jobs.
 	DeadNames []string
-	Began     time.Time // by the clock of a node; zero in StateStored
+	Began     time.Time // by Redis's clock; zero in StateStored
 	Changed   time.Time
 	Ended     time.Time // zero until the workflow has ended
 }
