@@ -216,13 +216,16 @@ func (q *Queue) AllFormerShards(maxAge time.Duration) (all []*Shard) {
 	return all
 }
 
+// formers returns the former layouts that the queue left at most maxAge ago, the newest first, and all of them while the
+// time of Redis's clock is unknown.
 func (q *Queue) formers(maxAge time.Duration) []Former {
 	was := q.was.Load()
 	if was == nil {
 		return nil
 	}
+	now, known := q.registry.clock.now()
 	for i, f := range *was {
-		if f.age(time.Now()) > maxAge {
+		if known && f.age(now) > maxAge {
 			return (*was)[:i]
 		}
 	}

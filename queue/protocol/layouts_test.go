@@ -2,11 +2,15 @@ package protocol_test
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 	. "github.com/lowkiq/lowkiq/queue/protocol"
+	"github.com/lowkiq/lowkiq/queue/transfer"
 )
 
 // TestEntriesWithLayouts checks that an entry with impossible layouts counts as damaged before it costs memory.
@@ -107,4 +111,51 @@ func testMarks(t *testing.T, b *backend) {
 		}
 	}
 	r.noErr(r.c.DB().ForTests().HDel(r.ctx, r.s.Keys().Count, "last").Err())
+}
+
+// TestFormerLayoutsByRedisClock checks that the age of a former layout counts by Redis's clock, if the clock of this host is
+// ahead or behind.
+func TestFormerLayoutsByRedisClock(t *testing.T) {
+	t.Parallel()
+	const day = 24 * time.Hour
+	server, clock := redistest.StartClocked(t)
+	clock.Set(-40 * day)
+	b := &backend{url: server.URL()}
+	r := rigOn(t, b.open(t))
+	again := func() *Queue {
+		q, err := b.open(t, func(cfg *Config) { cfg.Cluster = r.c.Cluster() }).Queue(r.ctx, "q")
+		r.noErr(err)
+		return q
+	}
+	first := Delivery{"s", 1}
+	_, err := r.q.Deliver(r.ctx, first, job("a", "x"))
+	r.noErr(err)
+	left, err := r.c.Time(r.ctx)
+	r.noErr(err)
+	r.setEntry(fmt.Sprintf(`{"shards":2,"layout":2,"was":[{"shards":1,"layout":1,"at":%d}],"needs":["reshard"]}`, left.UnixMilli()))
+	ahead := again()
+	if _, err := ahead.Deliver(r.ctx, first, job("a", "x")); !errors.Is(err, ErrDelivered) {
+		t.Errorf("this host is 40 days ahead, and a delivery of the former layout comes again: got %v, want %v", err, ErrDelivered)
+	}
+	eq(t, "former shards with replies, if this host is 40 days ahead", len(ahead.FormerShards("a", MaxKeep)), 1)
+	clock.Set(0)
+	eq(t, "former shards after 40 days", len(again().FormerShards("a", SourceAge)), 0)
+	clock.Set(40 * day)
+	r.setEntry(fmt.Sprintf(`{"shards":2,"layout":2,"was":[{"shards":1,"layout":1,"at":%d}],"needs":["reshard"]}`, time.Now().UnixMilli()))
+	eq(t, "former shards after 40 days, if this host is 40 days behind", len(again().FormerShards("a", SourceAge)), 0)
+}
+
+// TestForgottenSourcesByRedisClock checks that the mark of a forgotten source stays, if the clock of this host is ahead.
+func TestForgottenSourcesByRedisClock(t *testing.T) {
+	t.Parallel()
+	server, clock := redistest.StartClocked(t)
+	clock.Set(-40 * 24 * time.Hour)
+	r := rigOn(t, (&backend{url: server.URL()}).open(t))
+	_, err := transfer.Import(r.ctx, r.q, "old", entry(1, "a", "x"))
+	r.noErr(err)
+	r.noErr(transfer.Forget(r.ctx, r.q, "old"))
+	r.noErr(transfer.Forget(r.ctx, r.q, "other"))
+	if _, err := transfer.Import(r.ctx, r.q, "old", entry(2, "a", "y")); !errors.Is(err, transfer.ErrForgotten) {
+		t.Errorf("a late entry: got %v, want %v", err, transfer.ErrForgotten)
+	}
 }

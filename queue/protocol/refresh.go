@@ -57,7 +57,7 @@ func (q *Queue) readEntry(ctx context.Context) error {
 	if _, failed := replies[0].(error); failed {
 		return err
 	}
-	live, readable := parseLiveLimits(q.Name, replies[1], replies[2])
+	live, readable := q.registry.parseLiveLimits(q.Name, replies[1], replies[2])
 	entry, err := q.registry.parseEntry(q.Name, redisdb.Text(replies[0]))
 	q.registry.mu.Lock()
 	defer q.registry.mu.Unlock()
@@ -75,8 +75,8 @@ func (q *Queue) readEntry(ctx context.Context) error {
 // parseLiveLimits reads the limits set at run time from the replies to HGET and TIME. readable is false if
 // the replies are errors or the text cannot be read, for example because the key has another type. The caller then
 // keeps the limits that it has.
-func parseLiveLimits(queue string, set, clock any) (live rules.Push, readable bool) {
-	now, err := redisdb.Clock(clock)
+func (g *Registry) parseLiveLimits(queue string, set, clock any) (live rules.Push, readable bool) {
+	now, err := g.clock.read(clock)
 	if _, failed := set.(error); failed || err != nil {
 		return live, false
 	}
@@ -102,7 +102,7 @@ func (g *Registry) readLiveLimits(ctx context.Context, queue string) {
 	if len(replies) != 2 {
 		return
 	}
-	if live, readable := parseLiveLimits(queue, replies[0], replies[1]); readable {
+	if live, readable := g.parseLiveLimits(queue, replies[0], replies[1]); readable {
 		g.SetLimits(queue, live)
 	}
 }

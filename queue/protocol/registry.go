@@ -73,6 +73,7 @@ type Registry struct {
 
 	shared     *sharedRequests // for pops and acks
 	pushCounts *pushCounts     // for the figures of days
+	clock      redisClock
 
 	mu         sync.Mutex
 	queues     map[string]*Queue     // open queues by name; guarded by mu

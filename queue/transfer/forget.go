@@ -32,8 +32,12 @@ func Forget(ctx context.Context, q *protocol.Queue, source string) error {
 	if err := q.Pushable(); err != nil {
 		return err
 	}
+	now, err := q.Shard(0).DB().Time(ctx)
+	if err != nil {
+		return err
+	}
 	for _, shard := range q.All() {
-		if err := forgetShard(ctx, shard, fieldOf(source)); err != nil {
+		if err := forgetShard(ctx, shard, fieldOf(source), now.Add(-keepMark).UnixMicro()); err != nil {
 			return fmt.Errorf("source %s: %w", source, err)
 		}
 	}
@@ -41,8 +45,8 @@ func Forget(ctx context.Context, q *protocol.Queue, source string) error {
 }
 
 // forgetShard ends a source in a shard. The fields of its ids no longer change once the mark is
-// there.
-func forgetShard(ctx context.Context, s *protocol.Shard, field string) error {
+// there. It removes marks from before old (us).
+func forgetShard(ctx context.Context, s *protocol.Shard, field string, old int64) error {
 	script := s.DB().Scripts.Import
 	for {
 		_, err := s.DB().Run(ctx, script, s.Keys().For(script), 0, 0, s.Keys().Wake, field, "forget")
@@ -53,7 +57,6 @@ func forgetShard(ctx context.Context, s *protocol.Shard, field string) error {
 			return err
 		}
 	}
-	old := time.Now().Add(-keepMark).UnixMicro()
 	for cursor := "0"; ; {
 		reply, err := s.DB().Do(ctx, "look for the fields of sources", "HSCAN", s.Keys().From, cursor, "COUNT", 1000)
 		if err != nil {
