@@ -568,6 +568,32 @@ func TestRefusedFollowUps(t *testing.T) {
 	}
 }
 
+// TestUnknownQueuesOfThen checks that the log at the start and the status warn of mistyped queues in the rule then, until the
+// queues are registered.
+func TestUnknownQueuesOfThen(t *testing.T) {
+	t.Parallel()
+	var log lines
+	run := startQueues(t, Config{Name: "n1", Redis: redistest.Start(t).URL(), Log: slog.New(slog.NewTextHandler(&log, nil))},
+		func(n *Node) error {
+			return n.Handle(QueueConfig{Name: "orders", Shards: 1, Rules: rules.Rules{Then: rules.Then{Done: "biling", Dead: "alerts"}}}, lowkiq.HandlerFunc(nothing))
+		},
+		func(n *Node) error {
+			return n.Handle(QueueConfig{Name: "billing", Shards: 1}, lowkiq.HandlerFunc(nothing))
+		}).serving()
+	const done = `the rule then.done of queue orders names queue "biling", which is not registered; until it is, its jobs fail and are retried; did you mean "billing"?`
+	const dead = `the rule then.dead of queue orders names queue "alerts", which is not registered; until it is, its dead payloads wait`
+	if !run.warned(done) || !run.warned(dead) || !strings.Contains(log.String(), "then.done of queue orders") {
+		known, err := run.Cluster().Status(t.Context())
+		t.Errorf("got %q, %v, and the log %s", known.Warnings, err, log.String())
+	}
+	if _, err := run.Client().Register(t.Context(), lowkiq.Queue{Name: "biling", Shards: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if run.warned("then.done of queue orders") {
+		t.Error("got a warning of a queue that is registered")
+	}
+}
+
 // TestThenDoneTooLarge checks that a payload that the queue of the rule then cannot get is buried with the reason. Its
 // handler runs once, so nothing is lost or done twice.
 func TestThenDoneTooLarge(t *testing.T) {

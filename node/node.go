@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -234,14 +236,12 @@ func (n *Node) prepareRun(ctx context.Context) error {
 	if err := n.queues.registerAll(ctx); err != nil {
 		return err
 	}
-	if len(n.cfg.Recurring) > 0 {
-		entries, err := n.client.Registry().Entries(ctx)
-		if err != nil {
-			return err
-		}
-		for _, text := range recurring.UnknownQueues(n.cfg.Recurring, entries) {
-			n.log.Warn(text)
-		}
+	entries, err := n.client.Registry().Entries(ctx)
+	if err != nil {
+		return err
+	}
+	for _, text := range append(recurring.UnknownQueues(n.cfg.Recurring, entries), rules.UnknownQueues(n.Then(), slices.Collect(maps.Keys(entries)))...) {
+		n.log.Warn(text)
 	}
 	if n.cfg.OnStart != nil {
 		return n.cfg.OnStart()

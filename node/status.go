@@ -8,6 +8,7 @@ import (
 	"github.com/lowkiq/lowkiq/membership"
 	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/recurring"
+	"github.com/lowkiq/lowkiq/queue/rules"
 	"github.com/lowkiq/lowkiq/rebalance"
 	"github.com/lowkiq/lowkiq/rebalance/plan"
 )
@@ -16,6 +17,15 @@ import (
 
 // Recurring returns the recurring entries of the node's configuration.
 func (n *Node) Recurring() map[string]recurring.Spec { return maps.Clone(n.cfg.Recurring) }
+
+// Then returns the rules then in force of the queues that the node handles, by queue.
+func (n *Node) Then() map[string]rules.Then {
+	all := make(map[string]rules.Then, len(n.queues.handled))
+	for name, on := range n.queues.handled {
+		all[name] = on.rulesNow().Then
+	}
+	return all
+}
 
 // Raft returns the status of the node's Raft group, and the assignment that the node has applied last. The status is nil if
 // the node is in no cluster. The assignment is nil if none is known.

@@ -29,6 +29,8 @@ type Source interface {
 	Rules(queue string) map[string]rules.Base
 	// Recurring returns the recurring entries in the node's configuration.
 	Recurring() map[string]recurring.Spec
+	// Then returns the rules then in force of the queues that the node handles, by queue.
+	Then() map[string]rules.Then
 	// Raft returns what the node knows of its Raft group, and the assignment that it has applied last. The status is nil if the
 	// node is in no cluster, the assignment if none is known.
 	Raft() (*rebalance.Status, *plan.Assignment)
@@ -96,7 +98,8 @@ func (x inspector) Status(ctx context.Context) (Status, error) {
 	if err != nil {
 		return known, fmt.Errorf("status: %w", err)
 	}
-	known.Warnings = slices.Concat(known.Warnings, warnOfShares(live, entries), recurring.UnknownQueues(x.Recurring(), entries))
+	known.Warnings = slices.Concat(known.Warnings, warnOfShares(live, entries), recurring.UnknownQueues(x.Recurring(), entries),
+		rules.UnknownQueues(x.Then(), slices.Collect(maps.Keys(entries))))
 	for name, entry := range entries {
 		if err := entry.Readable(name); err != nil {
 			damaged[name] = fmt.Errorf("%w; this node shows nothing of it", err)

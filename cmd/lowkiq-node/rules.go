@@ -71,20 +71,16 @@ func (c *rulesCommand) Run(with *session) error {
 
 // warnOfUnknown warns of queues in a value of the rule then that are not registered. They may be registered later.
 func (c *rulesCommand) warnOfUnknown(with *session, value json.RawMessage) {
-	var then struct{ Done, Dead string }
-	if json.Unmarshal(value, &then) != nil || then.Done+then.Dead == "" {
+	var then rules.Then
+	if json.Unmarshal(value, &then) != nil || then == (rules.Then{}) {
 		return
 	}
 	known, err := queuesNamed(with, "")
 	if err != nil {
 		return // the change was made, and the warning is an extra
 	}
-	const warning = "lowkiq-node: warning: then.%s: queue %s is not registered; until it is, %s\n"
-	if then.Done != "" && !slices.Contains(known, then.Done) {
-		terminal.Fprintf(with.Err, warning, "done", then.Done, "jobs of "+c.Queue+" fail and are retried")
-	}
-	if then.Dead != "" && !slices.Contains(known, then.Dead) {
-		terminal.Fprintf(with.Err, warning, "dead", then.Dead, "dead payloads of "+c.Queue+" wait")
+	for _, text := range rules.UnknownQueues(map[string]rules.Then{c.Queue: then}, known) {
+		terminal.Fprintf(with.Err, "lowkiq-node: warning: %s\n", text)
 	}
 }
 

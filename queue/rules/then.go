@@ -1,10 +1,14 @@
 package rules
 
 import (
+	"fmt"
+	"maps"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/text/suggest"
 )
 
 // Then names the queues that get the payloads of a queue at their end. The zero value passes nothing on.
@@ -26,4 +30,24 @@ func (t *Then) checkParts() error {
 		}
 	}
 	return nil
+}
+
+// UnknownQueues returns warnings about queues in the rules then that are not registered. then has the rules by queue.
+func UnknownQueues(then map[string]Then, registered []string) (warnings []string) {
+	for _, queue := range slices.Sorted(maps.Keys(then)) {
+		others := slices.DeleteFunc(slices.Clone(registered), func(name string) bool { return name == queue })
+		warn := func(part, name, meanwhile string) {
+			if name == "" || slices.Contains(registered, name) {
+				return
+			}
+			text := fmt.Sprintf("the rule then.%s of queue %s names queue %q, which is not registered; until it is, %s", part, queue, name, meanwhile)
+			if meant := suggest.NearestName(name, others, min(3, len(name))); meant != "" {
+				text += fmt.Sprintf("; did you mean %q?", meant)
+			}
+			warnings = append(warnings, text)
+		}
+		warn("done", then[queue].Done, "its jobs fail and are retried")
+		warn("dead", then[queue].Dead, "its dead payloads wait")
+	}
+	return warnings
 }
