@@ -161,6 +161,13 @@ func (c *someJobs) performAction(with *session, r request) error {
 	return c.printSummary(with, sum, r)
 }
 
+// yesFlag is the flag of commands that destroy what they name. Without a terminal they do not ask.
+type yesFlag struct {
+	Yes bool `short:"y" help:"Do not ask on a terminal."`
+}
+
+func (f yesFlag) asks(with *session) bool { return !f.Yes && terminal.IsTerminal(with.In) }
+
 // confirm asks a person before something that cannot be undone. It returns an error if the answer is not yes.
 func (c *session) confirm(question string, args ...any) error {
 	yes, err := terminal.Confirm(c.ctx, c.Streams, fmt.Sprintf(question, args...))

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/lowkiq/lowkiq/cmd/internal/exit"
+	"github.com/lowkiq/lowkiq/cmd/internal/terminal"
 	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/status"
 	"github.com/lowkiq/lowkiq/web"
@@ -17,6 +18,7 @@ type cancelCommand struct {
 	Queue     string `placeholder:"NAME" help:"Only in this queue. Default: in all."`
 	Then      string `enum:"retry,hold,bury,delete" default:"retry" help:"What happens to the job then: retry (due now, without spending a retry), hold (until the hold is undone), bury or delete."`
 	Why       string `placeholder:"TEXT" help:"What others are told of it."`
+	yesFlag   `embed:""`
 	ID        string `arg:"" name:"key" help:"The job's id."`
 }
 
@@ -25,6 +27,11 @@ func (c *cancelCommand) Run(with *session) error {
 	queues, err := queuesNamed(with, c.Queue)
 	if err != nil {
 		return err
+	}
+	if ask := map[string]string{"bury": "send the job to the morgue", "delete": "delete the job for ever"}[c.Then]; ask != "" && c.asks(with) {
+		if err := with.confirm("Stop the run of %s and %s?", terminal.EscapeText(c.ID), ask); err != nil {
+			return err
+		}
 	}
 	done := map[string]string{"retry": "it is due again", "hold": "it is held", "bury": "it goes to the morgue", "delete": "it is deleted"}[c.Then]
 	ended, refusals := 0, []string(nil)

@@ -11,6 +11,7 @@ import (
 type outgoingCommand struct {
 	oneQueue `embed:""`
 	Drop     *int `placeholder:"N" help:"Drop the N oldest of them. They are never delivered."`
+	Yes      bool `short:"y" help:"Do not ask. Needed without a terminal to drop."`
 }
 
 // Run prints the follow-ups that wait, or drops some of them.
@@ -20,6 +21,22 @@ func (c *outgoingCommand) Run(with *session) error {
 	}
 	if *c.Drop < 1 {
 		return exit.Fail(exit.Usage, "--drop must be a whole number of at least 1, got %d", *c.Drop)
+	}
+	if !c.Yes {
+		if !terminal.IsTerminal(with.In) {
+			return exit.Fail(exit.Usage, "this cannot be undone, and there is no terminal to ask; give --yes; without --drop the command shows what waits")
+		}
+		var all web.Outgoing
+		if err := with.fetchJSON(queuePath(c.Queue, "/outgoing"), &all); err != nil {
+			return err
+		}
+		if all.Waiting == 0 {
+			return c.list(with)
+		}
+		*c.Drop = min(*c.Drop, all.Waiting)
+		if err := with.confirm("Drop for ever %s of queue %s?", terminal.CountNoun(*c.Drop, "follow-up"), terminal.EscapeText(c.Queue)); err != nil {
+			return err
+		}
 	}
 	path := queuePath(c.Queue, "/outgoing/drop")
 	answer, err := with.Post(with.ctx, path, web.OutgoingDrop{Drop: *c.Drop})

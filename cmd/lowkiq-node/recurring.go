@@ -310,9 +310,15 @@ func (c *recurringRun) Run(with *session) error {
 
 type recurringRemove struct {
 	oneRecurring `embed:""`
+	yesFlag      `embed:""`
 }
 
 // Run removes an entry.
 func (c *recurringRemove) Run(with *session) error {
+	if c.asks(with) {
+		if err := with.confirm("Remove recurring entry %s for ever?", terminal.EscapeText(c.Name)); err != nil {
+			return err
+		}
+	}
 	return with.postChange(recurringPath(c.Name, "/remove"), nil, "%s is removed\n", c.Name)
 }

@@ -132,10 +132,21 @@ func (c *workflowsClose) Run(with *session) error {
 
 type workflowsCancel struct {
 	oneWorkflow `embed:""`
+	yesFlag     `embed:""`
 }
 
 // Run cancels a workflow.
 func (c *workflowsCancel) Run(with *session) error {
+	if c.asks(with) {
+		var w web.Workflow
+		if err := with.fetchJSON(workflowPath(c.ID, ""), &w); err != nil {
+			return err
+		}
+		waiting := terminal.CountNoun(w.Waiting, "waiting job")
+		if err := with.confirm("Cancel workflow %s for ever and drop its %s?", terminal.EscapeText(c.ID), waiting); err != nil {
+			return err
+		}
+	}
 	answer, err := with.Delete(with.ctx, workflowPath(c.ID, ""))
 	return c.printAnswer(with, answer, err)
 }

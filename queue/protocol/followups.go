@@ -460,20 +460,30 @@ func (q *Queue) Outgoing(ctx context.Context, n int) (first []WaitingFollowUp, w
 const pageBytes = 1 << 20
 
 // DropOutgoing removes the first n follow-ups of the queue that wait, the oldest first. They are never delivered. It
-// returns how many it has removed. After an error it may have removed some.
-func (q *Queue) DropOutgoing(ctx context.Context, n int) (dropped int, err error) {
-	for dropped < n {
-		first, _, err := q.Outgoing(ctx, min(n-dropped, maxTrim))
+// returns the number of removed follow-ups by target queue. After an error it may have removed some.
+func (q *Queue) DropOutgoing(ctx context.Context, n int) (dropped map[string]int, err error) {
+	dropped = map[string]int{}
+	for left := n; left > 0; {
+		first, _, err := q.Outgoing(ctx, min(left, maxTrim))
 		if err != nil || len(first) == 0 {
 			return dropped, err
 		}
-		by := map[*Shard][]int64{}
-		for _, one := range first {
-			by[one.Shard] = append(by[one.Shard], one.Number)
+		type lane struct {
+			from *Shard
+			to   string
 		}
-		for s, numbers := range by {
-			gone, _, err := s.TrimOutgoing(ctx, numbers...)
-			if dropped += gone; err != nil {
+		by := map[lane][]int64{}
+		for _, one := range first {
+			l := lane{one.Shard, one.Queue}
+			by[l] = append(by[l], one.Number)
+		}
+		for l, numbers := range by {
+			gone, _, err := l.from.TrimOutgoing(ctx, numbers...)
+			if gone > 0 {
+				dropped[l.to] += gone
+				left -= gone
+			}
+			if err != nil {
 				return dropped, err
 			}
 		}

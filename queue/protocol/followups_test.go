@@ -403,11 +403,11 @@ func testFollowUpDrop(t *testing.T, b *backend) {
 	eq(t, "the oldest and the number of all", list(), []int64{1, 5})
 	dropped, err := q.DropOutgoing(r.ctx, 3)
 	r.noErr(err)
-	eq(t, "dropped", dropped, 3)
+	eq(t, "dropped", dropped, map[string]int{"mail": 3})
 	eq(t, "left, and their number", list(), []int64{4, 5, 2})
 	dropped, err = q.DropOutgoing(r.ctx, 100)
 	r.noErr(err)
-	eq(t, "dropped at last", dropped, 2)
+	eq(t, "dropped at last", dropped, map[string]int{"mail": 2})
 }
 
 // testFollowUpError: a dead payload keeps at most 1 KiB of its error, and of a Python traceback the last line.

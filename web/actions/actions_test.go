@@ -133,7 +133,7 @@ func TestEveryActionIsInTheListOfChanges(t *testing.T) {
 		{"cancel", Request{}, `cancel orders [a] 0  {"then":"bury"}`},
 		{"reshard", Request{}, `reshard orders [] 0 {"shards":1} {"shards":3}`},
 		{"cancel reshard", Request{}, `cancel reshard orders [] 0 {"shards":3} {"shards":1}`},
-		{"drop outgoing", Request{}, "drop outgoing orders [] 1  "},
+		{"drop outgoing", Request{}, `drop outgoing orders [] 1 {"mail":1} `},
 		{"close workflow", Request{}, "close workflow lowkiq.workflows [w] 0  "},
 		{"cancel workflow", Request{}, "cancel workflow lowkiq.workflows [w] 0  "},
 		{"delete queue", Request{}, "delete queue orders [] 1  "},

@@ -200,10 +200,15 @@ func (o *Operator) DeleteQueue(ctx context.Context, by changes.Who, name string,
 }
 
 // DropOutgoing removes the first n follow-ups of a queue that wait to be delivered, and returns how many it has removed.
-func (o *Operator) DropOutgoing(ctx context.Context, by changes.Who, q *protocol.Queue, n int) (int, error) {
-	dropped, err := q.DropOutgoing(ctx, n)
+// The line of the change has their number by target queue.
+func (o *Operator) DropOutgoing(ctx context.Context, by changes.Who, q *protocol.Queue, n int) (dropped int, err error) {
+	targets, err := q.DropOutgoing(ctx, n)
+	for _, count := range targets {
+		dropped += count
+	}
 	if dropped > 0 {
-		o.record(ctx, changes.Line{Who: by, Action: DropOutgoing.Name, Queue: q.Name, Count: dropped})
+		old, _ := json.Marshal(targets) // a map of numbers
+		o.record(ctx, changes.Line{Who: by, Action: DropOutgoing.Name, Queue: q.Name, Count: dropped, Old: old})
 	}
 	return dropped, err
 }
