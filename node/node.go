@@ -358,7 +358,7 @@ func (n *Node) clusterConfig() cluster.Config {
 // runInstances runs one instance after the other. Each instance has a name of its own, even if the instance before it got no
 // lease. Redis may have that lease nevertheless, because the answer to the request may have been lost.
 func (n *Node) runInstances(stop context.Context) error {
-	wait := runner.NewBackoff()
+	wait, lines := runner.NewBackoff(), failureLog{}
 	for number := 1; ; number++ {
 		err := newInstance(stop, n, number).run()
 		switch {
@@ -367,12 +367,14 @@ func (n *Node) runInstances(stop context.Context) error {
 		case err == nil:
 			wait = runner.NewBackoff() // the instance had a lease
 			continue
-		case !protocol.Transient(err):
+		case !protocol.Transient(err) && !protocol.Denied(err):
 			return fmt.Errorf("node: %w", err)
 		}
 		n.redis.setRefused(err)
 		if !n.outages.reportFailure("take a lease", err) {
-			n.log.Warn("no lease yet", "err", err)
+			if left, ok := lines.mayLog(err.Error()); ok {
+				n.log.Warn("no lease yet, trying again", "err", err, "left_out", left)
+			}
 		}
 		if wait.Sleep(stop) != nil {
 			return nil

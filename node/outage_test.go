@@ -33,3 +33,22 @@ func TestOutageIsLoggedOnce(t *testing.T) {
 		t.Errorf("got %d warnings in %s, want %d at most:\n%s", warnings, lasted, most, log.String())
 	}
 }
+
+// TestLostUser checks that a node goes on after Redis has lost the node's user for longer than a ttl, and says meanwhile what is
+// wrong.
+func TestLostUser(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	addUser := func() { raw(t, srv.Addr(), "ACL", "SETUSER", "lk", "on", ">secret", "~*", "&*", "+@all") }
+	addUser()
+	var log lines
+	n := startMember(t, Config{
+		Redis: strings.Replace(srv.URL(), "//", "//lk:secret@", 1), TTL: shortTTL, Log: slog.New(slog.NewTextHandler(&log, nil)),
+	}, 4).serving()
+	raw(t, srv.Addr(), "ACL", "DELUSER", "lk")
+	n.await("a line about the user", func() bool {
+		return log.has("level=WARN", `msg="no lease yet, trying again"`, "WRONGPASS", "left_out=")
+	})
+	addUser()
+	n.await("another lease", func() bool { return n.Ready() == nil })
+}

@@ -25,7 +25,7 @@ const exitHelp = `Exit codes:
     0    ok
     1    some jobs stay, or it failed while it ran
     2    the program has crashed
-    3    a Redis is unreachable, or cannot serve
+    3    a Redis is unreachable, denies access, or cannot serve
     64   usage or configuration, or no such queue
     130  interrupted`
 

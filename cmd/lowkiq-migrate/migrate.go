@@ -468,7 +468,7 @@ func (c *command) summarize(ctx context.Context, err error, run *migration) erro
 		return exit.WithCode(exit.Usage, err)
 	case ctx.Err() != nil && !c.Follow:
 		return exit.Fail(exit.Interrupted, "interrupted; %s", again)
-	case protocol.Transient(err):
+	case protocol.Transient(err), protocol.Denied(err):
 		return exit.Fail(exit.Unreachable, "%w; %s", err, again)
 	}
 	return err

@@ -15,7 +15,7 @@ const exitHelp = `Exit codes:
     0    ok
     1    partly refused, or failed while running
     2    the program has crashed
-    3    Redis or the node is unreachable, or cannot serve yet; a port is in use
+    3    Redis or the node is away, refuses or cannot serve; a port is in use
     4    check found faults
     5    a payload that was waited for was buried or deleted, or has expired
     6    a payload that was waited for has not ended yet

@@ -171,6 +171,7 @@ func announceStart(ctx context.Context, n *node.Node, started func(*node.Node)) 
 }
 
 // runError gives the end of a node its exit code. An error before the start is the fault of the configuration or of Redis.
+// Only a fault that nobody can mend at Redis is a wrong configuration, because supervisors do not restart a node after that.
 func runError(err error, began bool) error {
 	switch {
 	case err == nil:
@@ -181,7 +182,7 @@ func runError(err error, began bool) error {
 		return exit.WithCode(exit.Usage, err)
 	case began:
 		return exit.WithCode(exit.Failed, err)
-	case protocol.Transient(err):
+	case protocol.Transient(err), protocol.Denied(err):
 		return exit.WithCode(exit.Unreachable, err)
 	}
 	return exit.WithCode(exit.Usage, err)

@@ -74,5 +74,10 @@ func Transient(err error) bool {
 	return redisdb.Transient(err) || errors.Is(err, errAnswerLost) || errors.Is(err, ErrMoving)
 }
 
+// Denied reports whether Redis does not let the client in, or is no Redis that the client may use: a password or a permission
+// is missing, the check of the certificate fails, or the server is too old or may evict keys. A person mends that, at Redis or
+// in the configuration of the client.
+func Denied(err error) bool { return redisdb.Denied(err) }
+
 // Unreachable reports whether err means that Redis could not be reached or did not answer.
 func Unreachable(err error) bool { return redisdb.Unreachable(err) }

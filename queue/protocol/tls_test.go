@@ -51,6 +51,9 @@ func TestRedisTLS(t *testing.T) {
 		}
 		t.Cleanup(func() { _ = c2.Close() })
 		_, err = c2.Check(t.Context(), false)
+		if denied := c.refused == "unknown authority"; Denied(err) != denied {
+			t.Errorf("%s: got %v, denied %t, want %t", c.name, err, !denied, denied)
+		}
 		switch {
 		case c.refused == "" && err != nil, c.refused != "" && (err == nil || !strings.Contains(err.Error(), c.refused)):
 			t.Errorf("%s: got %v, want %q", c.name, err, c.refused)

@@ -143,7 +143,7 @@ func withExitCode(err error) error {
 	switch {
 	case err == nil, errors.Is(err, context.Canceled):
 		return err
-	case protocol.Transient(err):
+	case protocol.Transient(err), protocol.Denied(err):
 		return exit.WithCode(exit.Unreachable, err)
 	}
 	return exit.WithCode(exit.Usage, err)

@@ -75,7 +75,7 @@ func CodeOf(err error) int {
 		return Usage
 	case errors.Is(err, context.Canceled):
 		return Interrupted
-	case protocol.Transient(err):
+	case protocol.Transient(err), protocol.Denied(err):
 		return Unreachable
 	}
 	return Failed

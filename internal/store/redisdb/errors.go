@@ -107,6 +107,22 @@ func Transient(err error) bool {
 	return Unreachable(err) || errors.Is(err, ErrUnreplicated)
 }
 
+// Denied reports whether Redis does not let the client in, or is no Redis that the client may use: a password or a permission
+// is missing, the check of the certificate fails, or the server is too old or may evict keys. A person mends that, at Redis or
+// in the configuration of the client.
+func Denied(err error) bool {
+	var unfit *unfitError
+	var cert *tls.CertificateVerificationError
+	return errors.As(err, &unfit) || errors.As(err, &cert) || Says(err, "NOAUTH") || Says(err, "WRONGPASS") || isAnswer(err) && isRefusal(err.Error())
+}
+
+// unfitError is the error of a server that must not be used until a person has changed its settings.
+type unfitError struct{ text string }
+
+func (e *unfitError) Error() string { return e.text }
+
+func unfit(format string, args ...any) error { return &unfitError{fmt.Sprintf(format, args...)} }
+
 // Unserving returns the answer of a Redis that serves nobody, because it starts, fails over, runs a
 // long script or has no connection left. It returns "" for any other error.
 func Unserving(err error) string {

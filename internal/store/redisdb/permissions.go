@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -133,6 +132,11 @@ func (r refusals) addSubscribe(channel string, err error) {
 	}
 }
 
+// isRefusal reports whether an answer says that the user may not do something. Redis 6.2 to 7.0 have other words inside scripts.
+func isRefusal(answer string) bool {
+	return strings.Contains(answer, "NOPERM") || strings.Contains(answer, "executing the script can't")
+}
+
 // addAnswer parses an answer. Redis 6.2 to 7.0 word refusals inside scripts differently from 7.2.
 // Both differ from refusals outside scripts, which name the command. Outside scripts, Redis 6.2
 // leaves out the subcommand.
@@ -140,7 +144,7 @@ func (r refusals) addAnswer(command, answer string) {
 	tried := strings.ToLower(strings.ReplaceAll(command, " ", "|"))
 	_, named, ok := strings.Cut(answer, "to run the '")
 	switch {
-	case !strings.Contains(answer, "NOPERM") && !strings.Contains(answer, "executing the script can't"):
+	case !isRefusal(answer):
 	case strings.Contains(answer, "channel"):
 		r["&lk:*"] = true
 	case strings.Contains(answer, "access"):
@@ -165,5 +169,5 @@ func (r refusals) asError(address string) error {
 		rules = append(rules, rule)
 	}
 	slices.Sort(rules)
-	return fmt.Errorf("redis %s does not permit its user everything that lowkiq does; add to its ACL rules: %s", address, strings.Join(rules, " "))
+	return unfit("redis %s does not permit its user everything that lowkiq does; add to its ACL rules: %s", address, strings.Join(rules, " "))
 }

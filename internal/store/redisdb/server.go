@@ -3,7 +3,6 @@ package redisdb
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -114,10 +113,10 @@ func (s Server) checkServer(address string, allowEviction bool) error {
 	x, err1 := strconv.Atoi(major)
 	y, err2 := strconv.Atoi(minor)
 	if err1 == nil && err2 == nil && (x < minMajor || x == minMajor && y < minMinor) {
-		return fmt.Errorf("redis %s is version %s, lowkiq needs %d.%d or later", address, version, minMajor, minMinor)
+		return unfit("redis %s is version %s, lowkiq needs %d.%d or later", address, version, minMajor, minMinor)
 	}
 	if mayEvict(policy) && !allowEviction {
-		return fmt.Errorf("redis %s has maxmemory-policy %s and may drop jobs; set maxmemory-policy noeviction in its redis.conf (or CONFIG SET maxmemory-policy noeviction), "+
+		return unfit("redis %s has maxmemory-policy %s and may drop jobs; set maxmemory-policy noeviction in its redis.conf (or CONFIG SET maxmemory-policy noeviction), "+
 			"or accept the loss with node.allow_eviction", address, policy)
 	}
 	return nil
