@@ -193,7 +193,8 @@ local function place(id, kind, score, record, was_tombstone)
   stand(id, kind, score, record)
 end
 
--- settle puts an id that waits here into the place that it had in the parent.
+-- settle puts an id that waits here into the place that it had in the parent. The entry of a deleted job of the id may be in
+-- ready.
 local function settle(id, kind, score, record)
   local urgent = redis.call('ZSCORE', KEY.urgent, id)
   local out = urgent and urgent + 0 >= 0
@@ -213,7 +214,7 @@ local function settle(id, kind, score, record)
     end
     return stand(id, kind, score, record)
   end
-  if not out then obsolete(id, kind) end
+  if not out or redis.call('HEXISTS', KEY.stale, id) == 1 then obsolete(id, kind) end
   if urgent then redis.call('ZADD', KEY.urgent, -1, id) end
   place(id, kind, score, record)
 end

@@ -12,11 +12,12 @@ import (
 	"github.com/lowkiq/lowkiq/internal/process/sleep"
 	"github.com/lowkiq/lowkiq/internal/testing/tier"
 	"github.com/lowkiq/lowkiq/queue/audit"
+	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
-// TestPushesWhileJobsMove: producers push ids that wait in the former shards, some of them for later, while these move. Workers die, so that
-// ids are in quarantine. Each record is in one list then.
+// TestPushesWhileJobsMove: producers push ids that wait in the former shards, some of them for later, while these move. People
+// delete ids, and workers die, so that ids are in quarantine. Each record is in one list then.
 func TestPushesWhileJobsMove(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -49,6 +50,21 @@ func TestPushesWhileJobsMove(t *testing.T) {
 			}
 		})
 	}
+	producers.Go(func() {
+		for sleep.For(ctx, time.Millisecond) == nil {
+			now, err := r.client.Queue(ctx, "orders")
+			if err != nil {
+				continue
+			}
+			var ids []string
+			for range 20 {
+				ids = append(ids, fmt.Sprint("id-", rand.IntN(3000)))
+			}
+			if _, err := browse.Of(now).Delete(ctx, browse.Anywhere, ids...); err != nil && ctx.Err() == nil {
+				t.Error(err)
+			}
+		}
+	})
 	work := func() {
 		entry := r.entry("orders")
 		if entry.Reshard != nil {

@@ -796,7 +796,8 @@ func TestReshardForgetsTheLast(t *testing.T) {
 }
 
 // TestReshardUnites: an id that was pushed to its new shard before its job came keeps one job: the place, the due time, the
-// retry count and the error of the old job, and the old payloads first among equal scores.
+// retry count and the error of the old job, and the old payloads first among equal scores. A person may have deleted an earlier
+// job of the id in the new shard.
 func TestReshardUnites(t *testing.T) {
 	t.Parallel()
 	backends(t, func(t *testing.T, url string) {
@@ -821,10 +822,28 @@ func TestReshardUnites(t *testing.T) {
 			p.Urgent = pushed%7 == 0
 			pushes = append(pushes, p)
 		}
-		_, err := r.flip(to).Push(r.ctx, pushes...)
+		q := r.flip(to)
+		var early []lowkiq.Push
+		var deleted []string
+		for i := 0; i < len(pushes); i += 2 {
+			early, deleted = append(early, lowkiq.Push{ID: pushes[i].ID, Payload: []byte("deleted")}), append(deleted, pushes[i].ID)
+		}
+		_, err := q.Push(r.ctx, early...)
+		r.noErr(err)
+		_, err = browse.Of(q).Delete(r.ctx, browse.Anywhere, deleted...)
+		r.noErr(err)
+		_, err = q.Push(r.ctx, pushes...)
 		r.noErr(err)
 		r.finish(to, frozen)
 		got := r.contents(r.q)
+		for _, s := range to.All() {
+			for _, id := range r.rdb.HKeys(r.ctx, s.Keys().Stale).Val() {
+				_, suspect := got["suspects "+id]
+				if _, blocked := got["blocked "+id]; suspect || blocked {
+					t.Errorf("%s is in quarantine or blocked, and its deleted job has left an entry", id)
+				}
+			}
+		}
 		for key, value := range before {
 			what, id, _ := strings.Cut(key, " ")
 			switch what {
@@ -847,6 +866,67 @@ func TestReshardUnites(t *testing.T) {
 		}
 		r.drain(len(before))
 	})
+}
+
+// TestReshardLeavesNoOldEntry: a person deletes an id in its new shard, and the id is pushed for later, before its job comes,
+// which is in quarantine or blocked. The entry that the deleted job has left in ready goes, so the id has one place.
+func TestReshardLeavesNoOldEntry(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Start(t).URL(), 1)
+	ids := []string{"suspect-0", "block-0"}
+	for _, id := range ids {
+		r.push(lowkiq.Push{ID: id, Payload: []byte("1")})
+	}
+	claim := r.own(protocol.Fresh)[0]
+	p, err := claim.Pop(r.ctx, protocol.PopRequest{IDs: 10, Bytes: 1 << 20})
+	r.noErr(err)
+	for _, job := range p.Jobs {
+		r.end(claim, p.Flight, job.ID)
+	}
+	_, err = r.own(protocol.Seize)[0].Release(r.ctx)
+	r.noErr(err)
+
+	to, frozen := r.prepare(1)
+	q := r.flip(to)
+	push := func(payload string, at time.Time) {
+		t.Helper()
+		for _, id := range ids {
+			_, err := q.Push(r.ctx, lowkiq.Push{ID: id, Payload: []byte(payload), PerformAt: at})
+			r.noErr(err)
+		}
+	}
+	push("2", time.Time{})
+	_, err = browse.Of(q).Delete(r.ctx, browse.Anywhere, ids...)
+	r.noErr(err)
+	push("3", time.Now().Add(time.Hour))
+	r.finish(to, frozen)
+	k := to.Shard(0).Keys()
+	if ready, stale := r.rdb.LRange(r.ctx, k.Ready, 0, -1).Val(), r.rdb.HKeys(r.ctx, k.Stale).Val(); len(ready)+len(stale) > 0 {
+		t.Errorf("got the entries %q in ready, and marks for %q; want none", ready, stale)
+	}
+
+	_, err = browse.Of(q).Delete(r.ctx, browse.Anywhere, "block-0")
+	r.noErr(err)
+	claim = r.own(protocol.Fresh)[0]
+	handle := func(want string) {
+		t.Helper()
+		p, err := claim.Pop(r.ctx, protocol.PopRequest{IDs: 10, Bytes: 1 << 20, Slot: true})
+		r.noErr(err)
+		got := ""
+		for _, job := range p.Jobs {
+			for _, payload := range job.Payloads {
+				got += fmt.Sprintf("%s:%s ", job.ID, payload.Data)
+			}
+		}
+		if got != want {
+			t.Errorf("a pop got %q, want %q", got, want)
+		}
+		_, err = claim.Ack(r.ctx, protocol.Acks{Flight: p.Flight, Rest: true})
+		r.noErr(err)
+	}
+	handle("suspect-0:1 suspect-0:3 ")
+	push("4", time.Time{})
+	handle("suspect-0:4 block-0:4 ")
 }
 
 // payloads returns the payloads of a job in contents.
