@@ -5,7 +5,7 @@
 --       then the source, which is the name of the sender, and the number of each push. Numbers rise with the
 --       pushes of the source to this shard.
 -- Returns a character per push: d if a push of the source with this number or a higher one was stored before,
---         and nothing was done; otherwise the code of push.lua. After 2, 3 or 4 the script ends, and stores no
+--         and nothing was stored; otherwise the code of push.lua. After 2, 3 or 4 the script ends, and stores no
 --         later push. There may be fewer characters than pushes. The caller may send the rest again.
 -- Errors: REMOVED as push.lua
 -- Keeps I2 and I3 as push.lua does. If the sender of a source dies, another process sends the same numbers.
@@ -21,7 +21,11 @@ local taken = tonumber(from)
 if not taken then return redis.error_reply('DAMAGED the number of the last delivery of ' .. source .. ' is no number: ' .. from) end
 local before = 0 -- pushes that were stored before
 while before < n and tonumber(numbers[before + 1]) <= taken do before = before + 1 end
-if before == n then return string.rep('d', n) end
+if before == n then
+  redis.call('HDEL', KEY.from, '') -- the first write needs no memory: see lease.lua
+  redis.call('HSET', KEY.from, source, from) -- the caller waits for replicas, and WAIT asks for a write
+  return string.rep('d', n)
+end
 if before > 0 then
   for i = 5 + 4 * before, #ARGV do ARGV[i - 4 * before] = ARGV[i] end
   for _ = 1, 4 * before do ARGV[#ARGV] = nil end

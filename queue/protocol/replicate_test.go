@@ -1,6 +1,7 @@
 package protocol_test
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -112,13 +113,14 @@ func TestFollowUpWaitsForReplica(t *testing.T) {
 	t.Parallel()
 	r, replica, servers := newReplicaRig(t)
 	mail := r.otherQueue("mail", 2)
+	relay := r.c
 	deliver := func(number int64) (all []*Shipment) {
 		for _, id := range []string{"a", "b", "c"} {
 			to := mail.Of(id)
 			all = append(all, &Shipment{From: r.s, Queue: mail, To: to, All: []Outgoing{{Number: number, FollowUp: FollowUp{Queue: "mail", ID: fmt.Sprint(id, number), Payload: []byte("1")}}}})
 			number++
 		}
-		r.c.DeliverOutgoing(r.ctx, all)
+		relay.DeliverOutgoing(r.ctx, all)
 		return all
 	}
 	for i := range int64(20) {
@@ -129,10 +131,13 @@ func TestFollowUpWaitsForReplica(t *testing.T) {
 		}
 	}
 	servers[1].Pause()
-	for _, s := range deliver(1001) {
-		if s.Delivered != 0 || !Transient(s.Err) || !strings.Contains(s.Err.Error(), "no replica") {
-			t.Errorf("with a silent replica: got %d delivered, %v, want an error that passes", s.Delivered, s.Err)
+	for _, by := range []string{"the relay", "another relay"} { // whose connections have written nothing
+		for _, s := range deliver(1001) {
+			if s.Delivered != 0 || !Transient(s.Err) || !strings.Contains(s.Err.Error(), "no replica") {
+				t.Errorf("with a silent replica, by %s: got %d delivered, %v, want an error that passes", by, s.Delivered, s.Err)
+			}
 		}
+		relay = (&backend{url: servers[0].URL()}).open(t)
 	}
 	servers[1].Resume()
 	all := deliver(1001)
@@ -144,6 +149,33 @@ func TestFollowUpWaitsForReplica(t *testing.T) {
 	stats, err := mail.Stats(r.ctx)
 	r.noErr(err)
 	eq(t, "ids", stats.Jobs.Ready, 63)
+}
+
+// TestRepeatedDeliveryWrites: a repeated delivery stores nothing and writes nevertheless, also to a full Redis. From Redis 7.2
+// on, a WAIT behind a script that has written nothing is answered at once.
+func TestRepeatedDeliveryWrites(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, &backend{url: redistest.Start(t, "--maxmemory-policy", "noeviction").URL()})
+	writes := func() int {
+		t.Helper()
+		_, text, _ := strings.Cut(r.c.DB().ForTests().Info(r.ctx, "persistence").Val(), "rdb_changes_since_last_save:")
+		n := 0
+		if _, err := fmt.Sscan(text, &n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	_, err := r.q.Deliver(r.ctx, Delivery{Source: "s", Number: 7}, job("a", "1"))
+	r.noErr(err)
+	for _, full := range []bool{false, true} {
+		if full {
+			defer r.fill()()
+		}
+		before := writes()
+		if _, err := r.q.Deliver(r.ctx, Delivery{Source: "s", Number: 7}, job("a", "1")); !errors.Is(err, ErrDelivered) || writes() == before {
+			t.Errorf("full %t: got %v and %d writes, want %v and some", full, err, writes()-before, ErrDelivered)
+		}
+	}
 }
 
 // TestNumbersWaitForReplica checks that a relay reads no follow-up whose number no replica has, and that people read all.
