@@ -13,7 +13,8 @@
 --       4 freeze: the time (us) since which the longest waiting job waits, or ''
 --         drop: when the shard was frozen (us), '' if that does not matter
 -- Returns {'OK', mark, fence, ids that are not done, ids in the morgue, payloads in the morgue, records set aside, states
---         of ids, processed, failed, follow-ups that wait to be delivered}. mark is field last of count, see below.
+--         of ids, processed, failed, follow-ups that wait to be delivered, the queue of the rule `then` (see claim.lua) or
+--         ''}. mark is field last of count, see below.
 --         {'BUSY', why, ids}  freeze: flights are not over, or have left payloads behind, or follow-ups wait to be
 --                             delivered, or jobs of another system move, or too many sources are known; at most five ids
 --         {'HELD', holder}    freeze: an instance owns the shard
@@ -37,13 +38,13 @@ local is_frozen = there == mark
 
 local function answer(code)
   local tag = string.sub(KEY.count, 1, -6) .. (is_frozen and 'old:' or '')
-  local count = redis.call('HMGET', tag .. 'count', 'tombs', 'morgue', 'processed', 'failed')
+  local count = redis.call('HMGET', tag .. 'count', 'tombs', 'morgue', 'processed', 'failed', 'then')
   for i = 1, 4 do count[i] = tonumber(count[i] or 0) or 0 end
   local jobs = tag .. 'jobs'
   local ids = redis.call('HLEN', jobs) - redis.call('HEXISTS', jobs, '') - count[1] -- '': see claim.lua
   return {code, redis.call('HGET', KEY.count, 'last') or '', redis.call('HGET', tag .. 'claim', 'fence') or '0', math.max(0, ids),
     redis.call('HLEN', tag .. 'morgue'), count[2], redis.call('HLEN', tag .. 'aside'), redis.call('HLEN', tag .. 'states'), count[3], count[4],
-    redis.call('XLEN', KEY.out)}
+    redis.call('XLEN', KEY.out), count[5] or ''}
 end
 
 -- refusal returns the answer of a shard that is not as the caller wants it, or nil. For 'empty' it does not rely on

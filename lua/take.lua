@@ -7,7 +7,8 @@
 --                never open, so that no instance can claim it. An open shard stays open.
 --       forget   Deletes what prepare and floor have written, if the shard is closed and nothing was stored in it.
 --       floor    2 the highest last score of the parents  3 their highest fence  4 since when their longest waiting job waits
---                (us), or ''. Pushes get higher scores, claims get higher fences.
+--                (us), or ''  5 the queue of their rule `then` (see claim.lua), or ''. Pushes get higher scores, claims get
+--                higher fences, and payloads that people bury before the first claim are passed on.
 --       take     2 source: a name for the parent  3 when it was frozen (us)  4 the number of the first entry
 --                5 channel that wakes the owner; then entries of the source, whose numbers follow each other. Each has an id,
 --                a place, and data:
@@ -67,6 +68,7 @@ if step == 'floor' then
   redis.call('HSET', KEY.count, 'last', last < tonumber(ARGV[2]) and ARGV[2] or said[1] or '0')
   if tonumber(high or 0) < tonumber(ARGV[3]) then redis.call('HSET', KEY.claim, 'fence', ARGV[3]) end
   local due = redis.call('HGET', KEY.coming, 'due')
+  if ARGV[5] ~= '' then redis.call('HSET', KEY.count, 'then', ARGV[5]) end
   if ARGV[4] ~= '' and (not due or tonumber(ARGV[4]) < tonumber(due)) then redis.call('HSET', KEY.coming, 'due', ARGV[4]) end
   return {'OK', 0}
 end

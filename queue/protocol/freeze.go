@@ -30,11 +30,12 @@ type Frozen struct {
 	Aside, States     int    // records set aside; ids with states
 	Outgoing          int    // follow-ups that wait to be delivered
 	Processed, Failed int64  // see Stats
+	DeadTo            string // the queue that gets its dead payloads by the rule then, "" for none
 }
 
 // ReadFrozen reads the answer OK or FILLED of lua/freeze.lua.
 func ReadFrozen(answer []any) (f Frozen, err error) {
-	if len(answer) != 11 || answer[0] != "OK" && answer[0] != "FILLED" {
+	if len(answer) != 12 || answer[0] != "OK" && answer[0] != "FILLED" {
 		return f, fmt.Errorf("freeze answered %v", answer)
 	}
 	if mark := strings.Split(redisdb.Text(answer[1]), " "); len(mark) == 5 {
@@ -45,7 +46,7 @@ func ReadFrozen(answer []any) (f Frozen, err error) {
 	}
 	n := func(i int) int { return int(redisdb.Int(answer[i])) }
 	f.Fence, f.IDs, f.BuriedIDs, f.Buried, f.Aside, f.States = redisdb.Int(answer[2]), n(3), n(4), n(5), n(6), n(7)
-	f.Processed, f.Failed, f.Outgoing = redisdb.Int(answer[8]), redisdb.Int(answer[9]), n(10)
+	f.Processed, f.Failed, f.Outgoing, f.DeadTo = redisdb.Int(answer[8]), redisdb.Int(answer[9]), n(10), redisdb.Text(answer[11])
 	return f, nil
 }
 

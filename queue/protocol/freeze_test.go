@@ -150,7 +150,7 @@ func testTakeOpens(t *testing.T, b *backend) {
 	wake := s.Keys().Wake
 	take("UNPREPARED", "take", "p", 5, 1, wake, "a", "x", "")
 	take("OK 0", "prepare", 2)
-	take("OK 0", "floor", "9000000000000000", int64(9_000_000_000_000), "5000000")
+	take("OK 0", "floor", "9000000000000000", int64(9_000_000_000_000), "5000000", "alerts")
 	if _, err := s.Claim(r.ctx, "n/1", Fresh, Owner{Fence: 9_000_000_000_000}); !errors.Is(err, ErrMoving) {
 		t.Errorf("claim of a closed shard: got %v, want ErrMoving", err)
 	}

@@ -406,7 +406,7 @@ var sections = []section{copyJobs, copyUrgent, copySince, copyStates, copyMorgue
 
 // carriedBy says for each key that moves how its contents get to the new layout. A test compares it with all keys.
 var carriedBy = map[string]string{
-	"count": "freeze answers its sums; over adds them", "claim": "floor: the fence", "jobs": "copyJobs", "ready": "copyJobs", "due": "copyJobs", "retry": "copyJobs",
+	"count": "freeze answers its sums and the rule then; over adds the sums, floor stores the rule", "claim": "floor: the fence", "jobs": "copyJobs", "ready": "copyJobs", "due": "copyJobs", "retry": "copyJobs",
 	"blocked": "copyJobs", "suspects": "copyJobs", "crashes": "copyJobs", "urgent": "copyJobs, copyUrgent", "spill": "addCrowd", "spillx": "addCrowd",
 	"since": "copySince", "states": "copyStates", "statesx": "copyStates", "morgue": "copyMorgue", "dead": "copyMorgue", "aside": "copyAside",
 	"late": "take: from records and places", "postponed": "take: from records and places", "stale": "skipped: its entries in ready count for nothing",

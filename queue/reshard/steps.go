@@ -196,7 +196,7 @@ func forgetShards(ctx context.Context, to *protocol.Queue) error {
 }
 
 // setFloors makes sure that the closed shards give higher scores and fences than their parents, and that they know how long the
-// jobs of their parents have waited.
+// jobs of their parents have waited and which queue gets dead payloads.
 func setFloors(ctx context.Context, to, from *protocol.Queue, frozen []Frozen) error {
 	return setFloorsOf(ctx, to.All(), func(s *protocol.Shard) []Frozen {
 		first, last := relatives(s.Index, to.Shards, from.Shards)
@@ -207,9 +207,9 @@ func setFloors(ctx context.Context, to, from *protocol.Queue, frozen []Frozen) e
 // setFloorsOf sets the floors of shards by their parents.
 func setFloorsOf(ctx context.Context, shards []*protocol.Shard, parents func(*protocol.Shard) []Frozen) error {
 	args := func(s *protocol.Shard) []any {
-		last, fence, oldest := int64(0), int64(0), int64(0)
+		last, fence, oldest, deadTo := int64(0), int64(0), int64(0), ""
 		for _, f := range parents(s) {
-			last, fence = max(last, redisdb.Int(f.Last)), max(fence, f.Fence)
+			last, fence, deadTo = max(last, redisdb.Int(f.Last)), max(fence, f.Fence), cmp.Or(deadTo, f.DeadTo)
 			if at := redisdb.Int(f.Oldest); at > 0 && (oldest == 0 || at < oldest) {
 				oldest = at
 			}
@@ -218,12 +218,12 @@ func setFloorsOf(ctx context.Context, shards []*protocol.Shard, parents func(*pr
 		if oldest > 0 {
 			text = strconv.FormatInt(oldest, 10)
 		}
-		return []any{"floor", last, fence, text}
+		return []any{"floor", last, fence, text, deadTo}
 	}
 	if err := runTake(ctx, shards, args); err != nil {
 		return err
 	}
-	return awaitReplicas(ctx, shards, shards[0].DB().Scripts.Take, "floor", 0, 0, "")
+	return awaitReplicas(ctx, shards, shards[0].DB().Scripts.Take, "floor", 0, 0, "", "")
 }
 
 // countOpen counts the shards of the new layout that are closed, and those that work.

@@ -1050,6 +1050,39 @@ func TestFloors(t *testing.T) {
 	}
 }
 
+// TestClosedShardPassesOn: payloads that a person buries in a new shard, before anybody has claimed it, go to the queue of the
+// rule then.
+func TestClosedShardPassesOn(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Start(t).URL(), 2)
+	for _, claim := range r.own(protocol.Fresh) {
+		r.noErr(claim.StoreDeadTo(r.ctx, "alerts"))
+	}
+	r.push(lowkiq.Push{ID: "old", Payload: []byte("1")})
+	to, frozen := r.prepare(1)
+	q := r.flip(to)
+	_, err := q.Push(r.ctx, lowkiq.Push{ID: "new", Payload: []byte("1")})
+	r.noErr(err)
+	bury := func(id string) {
+		t.Helper()
+		_, err := browse.Of(q).Bury(r.ctx, browse.Anywhere, id)
+		r.noErr(err)
+	}
+	bury("new")
+	r.finish(to, frozen)
+	bury("old")
+	page := &protocol.OutgoingPage{Shard: to.Shard(0)}
+	r.c.ReadOutgoing(r.ctx, 10, 1<<20, page)
+	r.noErr(page.Err)
+	var got []string
+	for _, o := range page.All {
+		got = append(got, o.Queue+"/"+o.ID)
+	}
+	if want := []string{"alerts/new", "alerts/old"}; !slices.Equal(got, want) {
+		t.Errorf("got the follow-ups %q, want %q", got, want)
+	}
+}
+
 // TestClosedShardHasNoOwner: no instance can claim a shard of the new layout before all jobs that belong to it are there.
 func TestClosedShardHasNoOwner(t *testing.T) {
 	t.Parallel()
