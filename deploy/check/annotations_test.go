@@ -30,7 +30,7 @@ var illegible = regexp.MustCompile(`\.\d{5}|\de\+|<no value>|  `)
 func TestAnnotations(t *testing.T) {
 	grouped := regexp.MustCompile(`by \(([a-z, ]+)\)`)
 	for _, rule := range rules(t) {
-		labels := map[string]string{"cluster": "c", "node": "n", "queue": "q"} // of a series
+		labels := map[string]string{"cluster": "c", "name": "e", "node": "n", "queue": "q", "reason": "r"} // of a series
 		if by := grouped.FindStringSubmatch(rule.Expr); by != nil {
 			kept := strings.Split(by[1], ", ")
 			for name := range labels {

@@ -91,10 +91,17 @@ func TestAlertsFire(t *testing.T) {
 		{"LowkiqShardsUnowned", two("lowkiq_queue_shards", queue, "16x160", "16x160") + two("lowkiq_shards_owned", queue, "8x160", "8x160") + one("lowkiq_shards_unowned", queue, "0x160"), false},
 		{"LowkiqRecurringLate", two("lowkiq_recurring_late_seconds", "", "70x160", "0x160"), true},
 		{"LowkiqRecurringLate", two("lowkiq_recurring_late_seconds", "", "50x160", "50x160"), false},
+		{"LowkiqRecurringMissed", two("lowkiq_recurring_missed_total", `,name="daily"`, "_x580 1x20", "_x600"), true}, // no series before
+		{"LowkiqRecurringMissed", one("lowkiq_recurring_missed_total", `,name="daily"`, "1x580 2x20"), true},
+		{"LowkiqRecurringMissed", one("lowkiq_recurring_missed_total", `,name="daily"`, "1x600"), false},
+		{"LowkiqRecurringMissed", one("lowkiq_recurring_missed_total", `,name="daily"`, "1x300 _x80 1x220"), false}, // the node was out of reach
 		{"LowkiqReshardHangs", two("lowkiq_reshard_seconds", queue, "0+60x160", "_x160"), true},
 		{"LowkiqReshardHangs", two("lowkiq_reshard_seconds", queue, "0+60x9 _x151", "_x160"), false},
 		{"LowkiqFollowUpsWait", two("lowkiq_outgoing_messages", queue, "3x160", "0x160"), true},
 		{"LowkiqFollowUpsWait", two("lowkiq_outgoing_messages", queue, "0x150 3 0x9", "0x160"), false}, // on their way
+		{"LowkiqFollowUpsDropped", two("lowkiq_outgoing_refused_total", queue+`,reason="size"`, "_x580 1x20", "_x600"), true},
+		{"LowkiqFollowUpsDropped", one("lowkiq_outgoing_refused_total", queue+`,reason="size"`, "3x580 4x20"), true},
+		{"LowkiqFollowUpsDropped", one("lowkiq_outgoing_refused_total", queue+`,reason="size"`, "3x600"), false},
 		{"LowkiqShardsMove", two("lowkiq_shard_moves_total", "", "0+20x160", "0+20x160"), true},
 		{"LowkiqShardsMove", two("lowkiq_shard_moves_total", "", "0x100 16x60", "0x100 16x60"), false},
 		{"LowkiqFenced", one("lowkiq_fenced_total", `,op="ack"`, "0x140 1x20"), true},
@@ -109,7 +116,8 @@ func TestAlertsFire(t *testing.T) {
 		{"LowkiqLogDropped", two("lowkiq_log_dropped_lines_total", "", "3x160", "0x160"), false},
 	} {
 		at := 39 * time.Minute
-		if c.alert == "LowkiqMorgueGrows" {
+		switch c.alert {
+		case "LowkiqMorgueGrows", "LowkiqRecurringMissed", "LowkiqFollowUpsDropped":
 			at = 150 * time.Minute
 		}
 		seen[c.alert] = true
