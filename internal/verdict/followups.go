@@ -28,7 +28,7 @@ func (r *Rules) AddFollowUps(batch *lowkiq.Batch, reports *Reports, answer error
 		if err != nil {
 			continue
 		}
-		stored, err := r.encodeFollowUps(job, reports.Answers[job.ID].Then, encode)
+		stored, err := r.encodeFollowUps(batch.Shard.Queue, job, reports.Answers[job.ID].Then, encode)
 		switch {
 		case errors.Is(err, lowkiq.ErrUnknownQueue) || protocol.Transient(err):
 			return joinErrors(answer, err)
@@ -53,8 +53,8 @@ func anyFollowUps(answers map[string]lowkiq.Answered) bool {
 	return false
 }
 
-// encodeFollowUps encodes the follow-ups of a job that is done. asked are those of its handler.
-func (r *Rules) encodeFollowUps(job *lowkiq.Job, asked []lowkiq.FollowUp, encode Encoder) (all []protocol.FollowUp, err error) {
+// encodeFollowUps encodes the follow-ups of a job of a queue that is done. asked are those of its handler.
+func (r *Rules) encodeFollowUps(queue string, job *lowkiq.Job, asked []lowkiq.FollowUp, encode Encoder) (all []protocol.FollowUp, err error) {
 	hops := protocol.HopsOf(job.Payloads)
 	if len(asked) > 0 {
 		if all, err = encode(hops, asked); err != nil {
@@ -64,7 +64,8 @@ func (r *Rules) encodeFollowUps(job *lowkiq.Job, asked []lowkiq.FollowUp, encode
 		for i := range all {
 			size += len(all[i].Payload)
 		}
-		if size > lowkiq.MaxFollowUpBytes {
+		// The follow-ups of a built-in queue are the contents of a flight, which has a bound of its own.
+		if size > lowkiq.MaxFollowUpBytes && protocol.CheckNotReserved(queue) == nil {
 			return nil, fmt.Errorf("its follow-ups are %d bytes, at most %d are allowed", size, lowkiq.MaxFollowUpBytes)
 		}
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/store/envelope"
+	"github.com/lowkiq/lowkiq/internal/verdict"
 )
 
 // Workflows, whose handler and relay are steps of the test.
@@ -22,6 +23,7 @@ var workflowTests = []testCase{
 	{"Workflow_Ends", testWorkflowEnds},
 	{"Workflow_IsNotForged", testWorkflowNotForged},
 	{"Workflow_StartsOnce", testWorkflowStartsOnce},
+	{"Workflow_MergedAdds", testWorkflowMergedAdds},
 }
 
 // workflowRig has the queue of workflows with one shard and its owner.
@@ -45,24 +47,41 @@ func (r *workflowRig) handle() {
 	r.t.Helper()
 	for {
 		r.deliver(r.s)
-		popped, err := r.owner.Pop(r.ctx, PopRequest{IDs: 10, Bytes: 1 << 30, MaxCrashes: 3})
-		r.noErr(err)
+		popped := r.popMessages()
 		if len(popped.Jobs) == 0 {
 			return
 		}
-		for i := range popped.Jobs {
-			job := &popped.Jobs[i]
-			job.State, _, err = r.c.ReadID(r.ctx, Workflows, job.ID)
-			r.noErr(err)
-			batch := lowkiq.NewBatch(r.own.Shard(0).Shard, 1, popped.Flight, []lowkiq.Job{*job})
-			r.noErr(workflow.Handler(time.Now).Handle(r.ctx, batch))
-			said := batch.EndAnswers()[job.ID]
-			then, err := r.c.EncodeFollowUps(r.ctx, Workflows, 0, said.Then)
-			r.noErr(err)
-			_, err = r.owner.Ack(repeated(r.ctx), Acks{Flight: popped.Flight, IDs: []string{job.ID}, Answers: []Answer{{ID: job.ID, State: said.State, SetState: said.Stated, Then: then}}})
-			r.noErr(err)
-		}
+		r.handleMessages(popped)
 		r.deliver(r.own.Shard(0))
+	}
+}
+
+func (r *workflowRig) popMessages() Popped {
+	r.t.Helper()
+	popped, err := r.owner.Pop(r.ctx, PopRequest{IDs: 10, Bytes: 1 << 30, MaxCrashes: 3})
+	r.noErr(err)
+	return popped
+}
+
+// handleMessages handles popped messages, with each ack sent twice.
+func (r *workflowRig) handleMessages(popped Popped) {
+	r.t.Helper()
+	for i := range popped.Jobs {
+		job := &popped.Jobs[i]
+		var err error
+		job.State, _, err = r.c.ReadID(r.ctx, Workflows, job.ID)
+		r.noErr(err)
+		batch := lowkiq.NewBatch(r.own.Shard(0).Shard, 1, popped.Flight, []lowkiq.Job{*job})
+		r.noErr(workflow.Handler(time.Now).Handle(r.ctx, batch))
+		by := verdict.Rules{Rules: workflow.Rules()}
+		reports := verdict.Reports{Answers: batch.EndAnswers()}
+		r.noErr(by.CheckAnswers(batch, reports.Answers, nil))
+		r.noErr(by.AddFollowUps(batch, &reports, nil, func(hops int, all []lowkiq.FollowUp) ([]FollowUp, error) {
+			return r.c.EncodeFollowUps(r.ctx, Workflows, hops, all)
+		}))
+		said := reports.Answers[job.ID]
+		_, err = r.owner.Ack(repeated(r.ctx), Acks{Flight: popped.Flight, IDs: []string{job.ID}, Answers: []Answer{{ID: job.ID, State: said.State, SetState: said.Stated, Then: reports.FollowUps[job.ID]}}})
+		r.noErr(err)
 	}
 }
 
@@ -224,4 +243,49 @@ func testWorkflowStartsOnce(t *testing.T, b *backend) {
 	eq(t, "members", len(r.done()), 1)
 	r.handle()
 	eq(t, "the workflow", r.status("w"), "done 1 1 0 0")
+}
+
+// testWorkflowMergedAdds: large adds wait together after a flight came back. All their jobs leave, the rest of them in rests.
+func testWorkflowMergedAdds(t *testing.T, b *backend) {
+	r := newWorkflowRig(t, b)
+	_, err := workflow.Start(r.ctx, r.c, workflow.Workflow{ID: "w", Open: true})
+	r.noErr(err)
+	r.handle()
+	const n = 13_500 // less than a flight takes of an id, and more than follow-ups may have
+	add := func(part string) {
+		jobs := make([]workflow.Job, n)
+		for i := range jobs {
+			jobs[i] = member(fmt.Sprint(part, i), "", "")
+		}
+		r.noErr(workflow.Add(r.ctx, r.c, "w", jobs...))
+	}
+	add("a")
+	r.popMessages()
+	add("b")
+	_, err = r.owner.Release(r.ctx)
+	r.noErr(err)
+	seen, err := r.own.Shard(0).Owner(r.ctx)
+	r.noErr(err)
+	r.owner, err = r.own.Shard(0).Claim(r.ctx, "n/2", Fresh, seen)
+	r.noErr(err)
+	popped := r.popMessages()
+	eq(t, "payloads", len(popped.Jobs[0].Payloads), 2)
+	r.handleMessages(popped)
+	eq(t, "after one run", r.status("w"), fmt.Sprint("running ", 2*n, " 0 0 0"))
+	page := &OutgoingPage{Shard: r.own.Shard(0)}
+	r.c.ReadOutgoing(r.ctx, 10_000, 1<<30, page)
+	r.noErr(page.Err)
+	leaving, size := 0, 0
+	for _, o := range page.All {
+		size += len(o.Payload)
+		if o.Queue == "q" {
+			leaving++
+		} else {
+			leaving += strings.Count(string(o.Payload), `"m":`)
+		}
+	}
+	eq(t, "jobs that leave", leaving, 2*n)
+	if size <= lowkiq.MaxFollowUpBytes {
+		t.Errorf("the follow-ups have %d bytes; the test would show little", size)
+	}
 }

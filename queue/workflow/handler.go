@@ -19,8 +19,8 @@ import (
 // Shards is the number of shards with which the queue of workflows is registered. It may be resharded.
 const Shards = 16
 
-// Rules returns the rules of the queue of workflows. A run handles all payloads that wait for an id. Its follow-ups must fit
-// into one ack, and so must the members that stay behind. That bounds the payloads.
+// Rules returns the rules of the queue of workflows. A run handles all payloads that wait for an id. Its follow-ups go into
+// one ack, and so do the members that stay behind. That bounds the payloads.
 func Rules() rules.Rules {
 	return rules.Rules{BatchSize: 20, State: -1, Push: rules.Push{PayloadBytes: maxMessage, IDPayload: maxMessage + 40<<10}}
 }
@@ -127,14 +127,15 @@ func readState(text []byte) (*state, error) {
 
 // Bounds of the follow-ups of a run.
 const (
-	maxLeaving = lowkiq.MaxFollowUps - 8 // members that leave with a run; eight follow-ups are left for Done, Dead, timers and rests
-	maxRest    = 400 << 10               // bytes of a rest, below Rules().IDPayload
-	maxBytes   = lowkiq.MaxFollowUpBytes - 16<<10
+	maxLeaving = lowkiq.MaxFollowUps - 20         // members that leave with a run; the others are for Done, Dead, timers and rests
+	maxRest    = 400 << 10                        // bytes of a rest, below Rules().IDPayload
+	maxBytes   = lowkiq.MaxFollowUpBytes - 16<<10 // bytes above which no more members leave
 )
 
 // send adds the pushes and members of a run to its answer. Members that are too many go into rests, which send them later.
-// Members and rests together fit, because the members come from messages of at most Rules().IDPayload bytes and from the
-// members that wait.
+// Rests may have more than maxBytes, because messages that wait together after a flight came back may have more than
+// Rules().IDPayload bytes. They have at most those of a flight, which are 1 MiB for an id (lua/lib/spill.lua), and a serial
+// for each member. So they are fewer than 20.
 func (o *outcome) send(answer *lowkiq.Answer, id string, began int64) error {
 	size := 0
 	for i := range o.pushes {
