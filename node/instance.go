@@ -84,7 +84,7 @@ func newInstance(stop context.Context, n *Node, number int) *instance {
 	in.work, in.cancelWork = context.WithCancelCause(context.Background())
 	in.io, in.cancelIO = context.WithCancel(context.Background())
 	in.keeper = lease.NewKeeper(n.cfg.TTL, n.cfg.now, in.leaseText, func(err error) bool {
-		n.redis.setRefused(err)
+		n.redis.setFailed(err)
 		return n.outages.reportFailure("renew the lease", err)
 	}, in.log)
 	in.ops = &operations{outages: &n.outages, io: in.io, log: in.log, changed: in.keeper.RenewNow}
@@ -362,7 +362,7 @@ func (in *instance) dropLease(taken *queuelease.Lease) {
 func (in *instance) afterRenewal(ctx context.Context) {
 	n := in.node
 	n.outages.reportAnswer()
-	n.redis.clearRefused()
+	n.redis.clearFailed()
 	n.queues.grantChildren(in.keeper.Remaining())
 	registry, err := n.queues.readRegistry(ctx)
 	if err != nil {

@@ -370,7 +370,7 @@ func (n *Node) runInstances(stop context.Context) error {
 		case !protocol.Transient(err) && !protocol.Denied(err):
 			return fmt.Errorf("node: %w", err)
 		}
-		n.redis.setRefused(err)
+		n.redis.setFailed(err)
 		if !n.outages.reportFailure("take a lease", err) {
 			if left, ok := lines.mayLog(err.Error()); ok {
 				n.log.Warn("no lease yet, trying again", "err", err, "left_out", left)
@@ -394,18 +394,18 @@ func (n *Node) setDrained(on bool) {
 	}
 }
 
-// Ready returns nil if the node serves all its shards, and the reason otherwise. A rolling update waits for nil.
+// Ready returns nil if the node serves all its shards, and the reason otherwise, with Redis's error if that is one. A rolling update waits for nil.
 func (n *Node) Ready() error {
 	in, unready := n.current.Load(), n.ready.describeUnready()
 	switch {
 	case in == nil:
-		return errors.New("no lease yet")
+		return n.redis.explain("no lease yet")
 	case in.ownership.isLeaving():
 		return errors.New("draining")
 	case in.ownership.cluster.Superseded():
 		return fmt.Errorf("name %s is taken by a newer process", n.cfg.Name)
 	case !in.mayWork():
-		return errors.New("lease lost, taking a new one")
+		return n.redis.explain("lease lost, taking a new one")
 	case in.ownership.cluster.HungPart() != "":
 		return errors.New(in.ownership.cluster.HungPart())
 	case unready != "":

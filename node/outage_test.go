@@ -25,6 +25,9 @@ func TestOutageIsLoggedOnce(t *testing.T) {
 		defer n.outages.mu.Unlock()
 		return n.outages.last[""] != nil && n.outages.last[""].Left() > 10
 	})
+	if err := n.Ready(); err == nil || !strings.Contains(err.Error(), "redis "+srv.Addr()+": ") {
+		t.Errorf("Ready: got %v, want the error of Redis", err)
+	}
 	warnings, lasted := strings.Count(log.String(), "level=WARN")-before, time.Since(began)
 	srv.Restart()
 	await(t, "a line that it is back", func() bool { return log.has("level=INFO", `msg="redis is in reach again"`, "left_out=") })
@@ -49,6 +52,9 @@ func TestLostUser(t *testing.T) {
 	n.await("a line about the user", func() bool {
 		return log.has("level=WARN", `msg="no lease yet, trying again"`, "WRONGPASS", "left_out=")
 	})
+	if err := n.Ready(); err == nil || !strings.Contains(err.Error(), "WRONGPASS") || strings.Contains(err.Error(), "secret") {
+		t.Errorf("Ready: got %v, want what Redis answers, without the password", err)
+	}
 	addUser()
 	n.await("another lease", func() bool { return n.Ready() == nil })
 }

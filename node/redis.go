@@ -18,23 +18,37 @@ type redisTrouble struct {
 	mu      sync.Mutex
 	evicts  string // warning about a server that may evict keys; "" if none may; guarded by mu
 	refuses string // error of the last refused lease; "" since a renewal; guarded by mu
+	failed  string // error of the last request of the lease; "" since a renewal; guarded by mu
 }
 
-// setRefused records that Redis has answered a request of the lease with an error.
-func (t *redisTrouble) setRefused(err error) {
-	if err == nil || protocol.Unreachable(err) || errors.Is(err, context.Canceled) {
+// setFailed records the error of a request of the lease.
+func (t *redisTrouble) setFailed(err error) {
+	if err == nil || errors.Is(err, context.Canceled) {
 		return
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.refuses = err.Error()
+	t.failed = err.Error()
+	if !protocol.Unreachable(err) {
+		t.refuses = t.failed
+	}
 }
 
-// clearRefused records that the lease was renewed.
-func (t *redisTrouble) clearRefused() {
+// explain adds the error of the last request of the lease to the reason why the node is not ready.
+func (t *redisTrouble) explain(reason string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.refuses = ""
+	if t.failed != "" {
+		reason += ": " + t.failed
+	}
+	return errors.New(reason)
+}
+
+// clearFailed records that the lease was renewed.
+func (t *redisTrouble) clearFailed() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.refuses, t.failed = "", ""
 }
 
 // leaseRefusal returns Redis's refusal of leases, or "".
