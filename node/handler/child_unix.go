@@ -60,6 +60,8 @@ type child struct {
 	silent   func()    // called once if it has written nothing for silence after its first batch
 	back     chan bool // gives it back; true if it can be lent again
 
+	pid    int
+	why    error         // why the node has killed it; nil if it ended by itself; a Handle sets it
 	kill   func()        // asks the guard to kill all; exited is closed soon after
 	exited chan struct{} // closed when all processes are reaped and stderr is read
 	status string        // how it ended; set before exited is closed, as is lapsed
@@ -75,17 +77,22 @@ func (c *child) handleBatch(ctx context.Context, b *lowkiq.Batch, write func([]b
 	cancelled := !unhook()
 	if broken != nil && !cancelled {
 		broken = c.explainBroken(broken)
+		if !errors.Is(broken, errGone) {
+			c.killFor(broken)
+		}
 		c.kill()
 	}
 	if broken != nil || cancelled {
 		<-c.exited
 	}
 	c.answered = c.answered || broken == nil
-	c.stopped = cancelled
+	if c.stopped = cancelled; cancelled {
+		c.why = context.Cause(ctx)
+	}
 	// Output after the answer would count as the answer to the next batch.
 	good := broken == nil && !cancelled && c.answers.Buffered() == 0
 	if !good {
-		c.kill()
+		c.killFor(errors.New("wrote more than one answer to its batch"))
 		<-c.exited
 	}
 	c.back <- good
@@ -102,6 +109,32 @@ func (c *child) handleBatch(ctx context.Context, b *lowkiq.Batch, write func([]b
 		return fmt.Errorf("%s: %w%s", c.name, broken, c.tail.quote())
 	}
 	return verdict
+}
+
+// killFor kills the child and remembers why, unless the child has ended.
+func (c *child) killFor(why error) {
+	select {
+	case <-c.exited:
+	default:
+		c.why = why
+	}
+	c.kill()
+}
+
+// killedStatus is the status of a child that its guard, or somebody else, has killed.
+const killedStatus = "killed by SIGKILL"
+
+// ending returns the attributes of the log line about the child's end.
+func (c *child) ending() []any {
+	all := []any{"pid", c.pid, "status", c.status}
+	why := c.why
+	if c.lapsed {
+		why = lowkiq.ErrLeaseLost
+	}
+	if why != nil && c.status == killedStatus {
+		all = append(all, "by", "node", "why", why)
+	}
+	return all
 }
 
 // ownError returns the answer to a batch whose child the node has killed before the batch's context
@@ -445,7 +478,7 @@ func (e *Exec) awaitGreeting(guard *exec.Cmd, p *pipes) (*child, error) {
 	_ = p.status.r.SetReadDeadline(time.Now().Add(startPatience))
 	status := bufio.NewReader(p.status.r)
 	pid, err := readPID(status)
-	if err != nil {
+	if c.pid = pid; err != nil {
 		c.kill()
 	} else {
 		e.grants.add(p.life.w)

@@ -94,7 +94,7 @@ func (e *Exec) runSlot(ctx context.Context) {
 		if err != nil {
 			e.cfg.Log.Error("handler process does not start", "command", e.cfg.Argv[0], "retry_in", pause, "err", err)
 		} else {
-			e.cfg.Log.Warn("handler process ended", "command", e.cfg.Argv[0], "restart_in", pause, "status", c.status)
+			e.cfg.Log.Warn("handler process ended", append(c.ending(), "command", e.cfg.Argv[0], "restart_in", pause)...)
 		}
 		e.awaitRestart(ctx, pause, err)
 	}
