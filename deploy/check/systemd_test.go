@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -34,6 +35,9 @@ func required() map[string]string {
 	}
 }
 
+// credential is a file that the unit gives to the node.
+var credential = regexp.MustCompile(`%d/(\S+)`)
+
 // unitFaults says what a unit lacks.
 func unitFaults(unit string) (found []string) {
 	has := directives(unit)
@@ -45,6 +49,18 @@ func unitFaults(unit string) (found []string) {
 	stop := has["Service.TimeoutStopSec"]
 	if seconds, err := strconv.Atoi(strings.Join(stop, "")); err != nil || seconds < shutdownTimeout+10 {
 		found = append(found, fmt.Sprintf("TimeoutStopSec: got %q, want at least %d", stop, shutdownTimeout+10))
+	}
+	if got := has["Service.ExecStart"]; len(got) != 1 || !strings.HasSuffix(got[0], " --config %d/node.yaml") {
+		found = append(found, fmt.Sprintf("ExecStart: got %q; the user cannot read a file of mode 0600, so node.yaml must be a credential", got))
+	}
+	loaded := has["Service.LoadCredential"]
+	for _, file := range credential.FindAllStringSubmatch(unit, -1) {
+		if want := file[1] + ":/etc/lowkiq/" + file[1]; !slices.Contains(loaded, want) && !strings.Contains(unit, "#LoadCredential="+want) {
+			found = append(found, fmt.Sprintf("LoadCredential: got %q, want %s as well", loaded, want))
+		}
+	}
+	if strings.Contains(unit, "0644 node.yaml") {
+		found = append(found, "node.yaml: every user may read the password of Redis in it")
 	}
 	if slices.Contains(strings.Fields(strings.Join(has["Service.SuccessExitStatus"], " ")), "75") {
 		found = append(found, "SuccessExitStatus: 75 is a failure that should be seen")
@@ -66,6 +82,9 @@ func TestUnitFaultsAreFound(t *testing.T) {
 		{"NoNewPrivileges=yes", "#NoNewPrivileges=yes"},
 		{"Restart=always", "Restart=on-failure"},
 		{"[Service]", "[Servise]"},
+		{"%d/node.yaml", "/etc/lowkiq/node.yaml"},
+		{"LoadCredential=node.yaml:", "#LoadCredential=:"},
+		{"0600 node.yaml", "0644 node.yaml"},
 		{"RestartSec=1", "RestartSec=1\nSuccessExitStatus=75"},
 	} {
 		if spoilt := strings.Replace(unit, c[0], c[1], 1); spoilt == unit || len(unitFaults(spoilt)) == 0 {
