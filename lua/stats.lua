@@ -4,7 +4,8 @@
 -- Returns {now us, ready, scheduled, retry, in flight, blocked, ids in the morgue, payloads in the
 --         morgue, processed, failed, the time (us) since which the longest waiting job waits or '', holder, fence,
 --         failed ids in ready, lines left out of the journal, held, follow-ups that wait to be delivered, the number of
---         the first of them, which is nearly the time (us) since which it waits, or ''}
+--         the first of them, which is nearly the time (us) since which it waits, or '', the first id of the oldest flight,
+--         the times (us) of the oldest and the newest flight, each '' if no job waits or none is in flight}
 -- The longest waiting job is the first of the ready list or of the urgent ids, a job that became due since
 -- the last pop, a postponed job, a job that was pushed to an id in flight, or a job that still comes from a former
 -- layout (take.lua). The ready list is in order of due times, with three exceptions: a push with a due time in the
@@ -85,6 +86,17 @@ see(tonumber(redis.call('HGET', KEY.coming, 'due') or nil))
 for _, key in ipairs({KEY.due, KEY.retry, KEY.postponed}) do
   see(tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]))
 end
+local in_flight, first_id, first_popped, last_popped = redis.call('LLEN', KEY.flight), '', nil, nil
+if oldest and in_flight > 0 then
+  first_id = redis.call('LINDEX', KEY.flight, 0)
+  local flat = redis.call('HGETALL', KEY.claim)
+  for i = 1, #flat, 2 do
+    local popped = string.byte(flat[i], 1) == 64 and tonumber(flat[i + 1])
+    if popped then
+      first_popped, last_popped = math.min(first_popped or popped, popped), math.max(last_popped or popped, popped)
+    end
+  end
+end
 local waits = redis.call('XLEN', KEY.out)
 local first = waits > 0 and redis.call('XRANGE', KEY.out, '-', '+', 'COUNT', 1)[1]
 local from = string.format('%.0f', held_at)
@@ -92,7 +104,8 @@ local held, held_failed = redis.call('ZCOUNT', KEY.due, from, '+inf'), redis.cal
 local holder = redis.call('HMGET', KEY.claim, 'instance', 'fence')
 return {string.format('%.0f', now),
   redis.call('LLEN', KEY.ready) + redis.call('LLEN', KEY.suspects) + redis.call('ZCOUNT', KEY.urgent, 0, '+inf') - count[1] - left,
-  redis.call('ZCARD', KEY.due) - held, redis.call('ZCARD', KEY.retry) - held_failed, redis.call('LLEN', KEY.flight),
+  redis.call('ZCARD', KEY.due) - held, redis.call('ZCARD', KEY.retry) - held_failed, in_flight,
   redis.call('ZCARD', KEY.blocked), redis.call('ZCARD', KEY.dead), count[2], count[3], count[4],
   oldest and string.format('%.0f', oldest) or '', holder[1] or '', holder[2] or '0', redis.call('HLEN', KEY.late), count[5],
-  held + held_failed, waits, first and string.match(first[1], '^%d+') or ''}
+  held + held_failed, waits, first and string.match(first[1], '^%d+') or '',
+  first_id, first_popped and string.format('%.0f', first_popped) or '', last_popped and string.format('%.0f', last_popped) or ''}

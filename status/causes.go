@@ -3,10 +3,12 @@ package status
 import (
 	"cmp"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/lowkiq/lowkiq/internal/process/identity"
 	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
@@ -85,6 +87,7 @@ const (
 	CauseConcurrency CauseKind = "concurrency" // of the queue on a node
 	CauseProcesses   CauseKind = "processes"   // of its handler
 	CauseSlots       CauseKind = "slots"       // node.concurrency
+	CauseStuck       CauseKind = "stuck"       // a shard waits for the end of a run
 	CauseCrowded     CauseKind = "crowded"     // the ready ids are in few of its shards
 	CauseShards      CauseKind = "shards"      // its shards work as fast as they can
 	CausePutOff      CauseKind = "put_off"     // due jobs were put off
@@ -315,6 +318,11 @@ func (f *QueueFacts) addShards(ready int, add addCause) {
 		crowd++
 	}
 	command := "rules " + f.Name + " --set shard_concurrency=N"
+	if s := &f.Shards[order[0]]; crowd == 1 && s.First != "" && s.LastSince >= s.Lag/2 { // it has popped nothing for long
+		add(CauseStuck, cancelCommand(f.Name, s.First), "%d of %s %s in shard %d, which waits for %s; node %s has had that id for %s",
+			in, readyIDs(ready), verb(in, "is", "are"), order[0], s.First, identity.NodeOf(s.Owner.Instance), s.FirstSince.Round(time.Second))
+		return
+	}
 	switch {
 	case len(order) > 1 && crowd == 1:
 		add(CauseCrowded, command, "%d of %s %s in shard %d of %d, and a shard has no more than shard_concurrency batches with handlers",
@@ -327,6 +335,17 @@ func (f *QueueFacts) addShards(ready int, add addCause) {
 			readyIDs(ready), verb(ready, "is", "are"), busy, len(order))
 	}
 }
+
+// cancelCommand returns a command that ends the run of an id. A shell could take some ids apart, so for these it is a command
+// that lists the ids in flight.
+func cancelCommand(queueName, id string) string {
+	if !plainID.MatchString(id) {
+		return "in-flight " + queueName
+	}
+	return fmt.Sprintf("cancel %s --queue %s", id, queueName)
+}
+
+var plainID = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.:/@+-]*$`)
 
 func readyIDs(n int) string {
 	if n == 1 {

@@ -84,6 +84,15 @@ func TestCauses(t *testing.T) {
 		{"processes", []func(*QueueFacts){waitsFor(protocol.ForProcess, "3")}, []string{"processes|all processes of its handler are busy on node n1, 3"}},
 		{"slots", []func(*QueueFacts){waitsFor(protocol.ForSlot, "8")}, []string{"slots|all calls of node n1 are taken, 8 of all queues"}},
 		{"crowded", []func(*QueueFacts){ready(1, 0, 212, 0, 0, 0, 2, 0)}, []string{"crowded|212 of 215 ready ids are in shard 2 of 8|shard_concurrency=N"}},
+		{"stuck", []func(*QueueFacts){ready(1, 0, 212, 0), func(f *QueueFacts) {
+			f.Shards[2].First, f.Shards[2].FirstSince, f.Shards[2].LastSince = "a", 74*time.Second, 74*time.Second
+		}}, []string{"stuck|212 of 213 ready ids are in shard 2, which waits for a; node n1 has had that id for 1m14s|lowkiq-node cancel a --queue orders"}},
+		{"stuck at an id that a shell would take apart", []func(*QueueFacts){ready(3), func(f *QueueFacts) {
+			f.Shards[0].First, f.Shards[0].FirstSince, f.Shards[0].LastSince = "a b", time.Minute, time.Minute
+		}}, []string{"stuck|which waits for a b;|lowkiq-node in-flight orders"}},
+		{"crowded, and its shard goes on", []func(*QueueFacts){ready(0, 9), func(f *QueueFacts) {
+			f.Shards[1].First, f.Shards[1].FirstSince, f.Shards[1].LastSince = "a", time.Hour, time.Second
+		}}, []string{"crowded|9 of 9"}},
 		{"crowded, two shards", []func(*QueueFacts){ready(0, 0, 100, 0, 0, 0, 90, 0)}, []string{"crowded|190 of 190 ready ids are in 2 of 8 shards"}},
 		{"one id is crowded", []func(*QueueFacts){ready(0, 1)}, []string{"crowded|1 of 1 ready id is in shard 1 of 2"}},
 		{"all shards", []func(*QueueFacts){ready(3, 4, 0, 5)}, []string{"shards|12 ready ids are in 3 of 4 shards|shard_concurrency=N"}},

@@ -137,7 +137,19 @@ func (f *Facts) waiting() string {
 	case f.Position.Ahead > 0:
 		return fmt.Sprintf("it waits behind %s in its shard, which %s works on (%d in flight)%s", countIDs(f.Position.Ahead), f.Shard.Owner, f.Position.InFlight, f.limit())
 	}
-	return fmt.Sprintf("it is next in its shard, which %s works on (%d in flight)%s", f.Shard.Owner, f.Position.InFlight, f.limit())
+	return fmt.Sprintf("it is next in its shard, which %s works on (%s)%s", f.Shard.Owner, f.flights(), f.limit())
+}
+
+// flights names the ids of the shard in flight.
+func (f *Facts) flights() string {
+	text := fmt.Sprintf("%d in flight", f.Position.InFlight)
+	if named := f.Position.Flight; len(named) > 0 {
+		text += ": " + strings.Join(named, ", ")
+		if len(named) < f.Position.InFlight {
+			text += ", …"
+		}
+	}
+	return text
 }
 
 // limit adds the cause that slows down the whole queue there.

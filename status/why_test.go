@@ -50,6 +50,7 @@ func TestJudge(t *testing.T) {
 		{"behind others, at a limit", func(f *Facts) {
 			f.Position.Ahead, f.Limits = 3, []Cause{{Kind: CauseRate, Reason: "as many ids as its limit allows, 10/s"}}
 		}, "ready", "behind 3 ids in its shard, which n1/B.1 works on (0 in flight); of queue orders: as many ids as its limit allows, 10/s", -2},
+		{"behind ids in flight", func(f *Facts) { f.Position.InFlight, f.Position.Flight = 4, []string{"x", "y", "z"} }, "ready", "works on (4 in flight: x, y, z, …)", -2},
 		{"behind one", func(f *Facts) { f.Position.Ahead = 1 }, "ready", "behind 1 id in", -2},
 		{"put back, not ready", func(f *Facts) {
 			f.Job.State, f.Job.PerformAt, f.Unready = browse.StateScheduled, now.Add(time.Minute), "no such file"

@@ -14,6 +14,7 @@ import (
 
 var lagTests = []testCase{
 	{"Lag_BehindItsOwnFlight", testLagBehindFlight},
+	{"Lag_NamesTheFlight", testLagNamesFlight},
 	{"Lag_BehindDeletedJobs", testLagBehindDeleted},
 	{"Lag_OfAnUnownedShard", testLagUnowned},
 	{"Lag_OfPostponedJobs", testLagOfPostponedJobs},
@@ -28,6 +29,28 @@ func (r *rig) wantLag(what string, want time.Duration) {
 	if stats.Lag < want || stats.Lag > want+time.Minute {
 		r.t.Errorf("%s: got lag %s, want %s", what, stats.Lag, want)
 	}
+}
+
+// testLagNamesFlight: the figures of a shard with jobs that wait name the oldest flight.
+func testLagNamesFlight(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	r.push(job("slow", "1"))
+	_, slow := r.popOne("slow")
+	s := r.q.Of("slow")
+	read := func() Stats {
+		stats, err := ReadStats(r.ctx, s)
+		r.noErr(err)
+		return stats[0]
+	}
+	eq(t, "first, while nothing waits", read().First, "")
+	r.push(job("slow", "2"))
+	stats := read()
+	eq(t, "first", stats.First, "slow")
+	if stats.FirstSince <= 0 || stats.FirstSince > time.Minute || stats.LastSince != stats.FirstSince {
+		t.Errorf("got ages %s and %s of a flight that has just begun", stats.FirstSince, stats.LastSince)
+	}
+	r.ack(slow, "slow")
+	eq(t, "first, after its end", read().First, "")
 }
 
 // testLagBehindFlight: payloads wait that are pushed to an id whose handler does not end, and so do the

@@ -41,6 +41,10 @@ type Stats struct {
 	Lag       time.Duration // how long the oldest due job has waited; 0 if none waits
 	Now       time.Time     // by Redis's clock
 	Owner     Owner         // of a shard
+	// Of a shard with jobs that wait and jobs in flight:
+	First      string        // first id of the oldest flight
+	FirstSince time.Duration // age of the oldest flight
+	LastSince  time.Duration // age of the newest flight
 }
 
 // Stats reads the figures of shards, in one round trip per 200 of them.
@@ -110,7 +114,7 @@ func Sum(all []Stats) Stats {
 }
 
 func decodeStats(r []any) (Stats, error) {
-	if len(r) != 18 {
+	if len(r) != 21 {
 		return Stats{}, fmt.Errorf("stats answered %v", r)
 	}
 	n := func(i int) int {
@@ -128,6 +132,10 @@ func decodeStats(r []any) (Stats, error) {
 	}
 	if first := redisdb.Micros(r[17]); !first.IsZero() {
 		s.OldestOut = max(0, s.Now.Sub(first))
+	}
+	if oldest, newest := redisdb.Micros(r[19]), redisdb.Micros(r[20]); !oldest.IsZero() && !newest.IsZero() {
+		s.First, _ = r[18].(string)
+		s.FirstSince, s.LastSince = max(0, s.Now.Sub(oldest)), max(0, s.Now.Sub(newest))
 	}
 	s.Owner.Instance, _ = r[11].(string)
 	fence, _ := r[12].(string)
