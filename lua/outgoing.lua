@@ -7,8 +7,10 @@
 --         lib/send_on.lua
 local after, most, room = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local answer, n = {redis.call('XLEN', KEY.out)}, 0
--- A full Redis refuses this write. Its follow-ups must leave it nonetheless.
-if ARGV[4] == '1' and answer[1] > 0 then redis.pcall('HINCRBY', KEY.count, 'out', 0) end
+if ARGV[4] == '1' and answer[1] > 0 then
+  redis.call('HDEL', KEY.count, '') -- the first write needs no memory: see lease.lua
+  redis.call('HINCRBY', KEY.count, 'out', 0)
+end
 while n < most do
   local few = math.min(10, most - n)
   local page = redis.call('XRANGE', KEY.out, string.format('%.0f-0', after + 1), '+', 'COUNT', few)

@@ -151,29 +151,55 @@ func TestFollowUpWaitsForReplica(t *testing.T) {
 	eq(t, "ids", stats.Jobs.Ready, 63)
 }
 
+// writes returns how many writes Redis has counted.
+func (r *rig) writes() (n int) {
+	r.t.Helper()
+	_, text, _ := strings.Cut(r.c.DB().ForTests().Info(r.ctx, "persistence").Val(), "rdb_changes_since_last_save:")
+	_, err := fmt.Sscan(text, &n)
+	r.noErr(err)
+	return n
+}
+
 // TestRepeatedDeliveryWrites: a repeated delivery stores nothing and writes nevertheless, also to a full Redis. From Redis 7.2
 // on, a WAIT behind a script that has written nothing is answered at once.
 func TestRepeatedDeliveryWrites(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, &backend{url: redistest.Start(t, "--maxmemory-policy", "noeviction").URL()})
-	writes := func() int {
-		t.Helper()
-		_, text, _ := strings.Cut(r.c.DB().ForTests().Info(r.ctx, "persistence").Val(), "rdb_changes_since_last_save:")
-		n := 0
-		if _, err := fmt.Sscan(text, &n); err != nil {
-			t.Fatal(err)
-		}
-		return n
-	}
 	_, err := r.q.Deliver(r.ctx, Delivery{Source: "s", Number: 7}, job("a", "1"))
 	r.noErr(err)
 	for _, full := range []bool{false, true} {
 		if full {
 			defer r.fill()()
 		}
-		before := writes()
-		if _, err := r.q.Deliver(r.ctx, Delivery{Source: "s", Number: 7}, job("a", "1")); !errors.Is(err, ErrDelivered) || writes() == before {
-			t.Errorf("full %t: got %v and %d writes, want %v and some", full, err, writes()-before, ErrDelivered)
+		before := r.writes()
+		if _, err := r.q.Deliver(r.ctx, Delivery{Source: "s", Number: 7}, job("a", "1")); !errors.Is(err, ErrDelivered) || r.writes() == before {
+			t.Errorf("full %t: got %v and %d writes, want %v and some", full, err, r.writes()-before, ErrDelivered)
+		}
+	}
+}
+
+// TestReadingNumbersWrites checks that a relay's reading of follow-ups writes, also to a full Redis, so that a WAIT covers
+// their numbers. The reading for people writes nothing.
+func TestReadingNumbersWrites(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, &backend{url: redistest.Start(t, "--maxmemory-policy", "noeviction").URL()})
+	r.otherQueue("mail", 2)
+	r.push(job("a", "1"))
+	_, flight := r.popOne("a")
+	_, err := r.claim.Ack(r.ctx, Acks{Flight: flight, IDs: []string{"a"}, Answers: []Answer{{ID: "a", Then: r.encode(then("mail", "u", "x"))}}})
+	r.noErr(err)
+	for _, full := range []bool{false, true} {
+		if full {
+			defer r.fill()()
+		}
+		before := r.writes()
+		_, _, err := r.q.Outgoing(r.ctx, 10)
+		r.noErr(err)
+		eq(t, "writes for people", r.writes(), before)
+		page := &OutgoingPage{Shard: r.s}
+		r.c.ReadOutgoing(r.ctx, 10, 1<<20, page)
+		if page.Err != nil || len(page.All) != 1 || r.writes() == before {
+			t.Errorf("full %t: got %d follow-ups, %v and %d writes, want 1 and some", full, len(page.All), page.Err, r.writes()-before)
 		}
 	}
 }
