@@ -73,7 +73,7 @@ func (l *journalReading) catchUp(ctx context.Context, s *protocol.Shard) (bool, 
 		if last {
 			rows = -1
 		}
-		replies, err := s.DB().Atomic(ctx, what, redisdb.Cmd{"HGET", s.Keys().Count, "runs"},
+		replies, err := s.DB().ReadAtomic(ctx, what, redisdb.Cmd{"HGET", s.Keys().Count, "runs"},
 			redisdb.Cmd{"XRANGE", s.Keys().Journal, "-", "+", "COUNT", 1}, redisdb.Cmd{"XRANGE", s.Keys().Journal, from, "+", "COUNT", journalEntries},
 			redisdb.Cmd{"LRANGE", s.Keys().Journalx, 0, rows})
 		if err != nil {

@@ -21,7 +21,7 @@ const outgoingEntries = 20
 // needs no second look.
 func (a *auditor) checkOutgoing(ctx context.Context, s *protocol.Shard) error {
 	const what = "read follow-ups"
-	newest, err := s.DB().Atomic(ctx, what, redisdb.Cmd{"XREVRANGE", s.Keys().Out, "+", "-", "COUNT", 1}, redisdb.Cmd{"HGET", s.Keys().Count, "out"})
+	newest, err := s.DB().ReadAtomic(ctx, what, redisdb.Cmd{"XREVRANGE", s.Keys().Out, "+", "-", "COUNT", 1}, redisdb.Cmd{"HGET", s.Keys().Count, "out"})
 	if err != nil || len(redisdb.List(newest[0])) == 0 {
 		return err
 	}

@@ -228,7 +228,7 @@ const recountTries = 10
 // counter.
 func recountSum(ctx context.Context, s *protocol.Shard, one sum, mend bool) (counted int, said string, settled bool, err error) {
 	for range recountTries {
-		replies, unchanged, err := s.DB().IfUnchanged(ctx, "count "+s.String(), one.hash, func(do func(args ...any) (any, error)) ([]redisdb.Cmd, error) {
+		_, unchanged, err := s.DB().IfUnchanged(ctx, "count "+s.String(), one.hash, func(do func(args ...any) (any, error)) ([]redisdb.Cmd, error) {
 			counted = 0
 			seen := map[string]bool{} // a scan may return a field twice
 			err := scanKey(do, "HSCAN", one.hash, func(flat []string) error {
@@ -240,17 +240,20 @@ func recountSum(ctx context.Context, s *protocol.Shard, one sum, mend bool) (cou
 				}
 				return nil
 			})
-			cmds := []redisdb.Cmd{{"HGET", s.Keys().Count, one.field}}
-			if mend {
-				cmds = append(cmds, redisdb.Cmd{"HSET", s.Keys().Count, one.field, counted})
+			if err != nil {
+				return nil, err
 			}
-			return cmds, err
+			reply, err := do("HGET", s.Keys().Count, one.field)
+			if said = redisdb.Text(reply); err != nil || !mend {
+				return nil, err
+			}
+			return []redisdb.Cmd{{"HSET", s.Keys().Count, one.field, counted}}, nil
 		})
 		if err != nil {
 			return counted, "", false, err
 		}
 		if unchanged {
-			return counted, redisdb.Text(replies[0]), true, nil
+			return counted, said, true, nil
 		}
 	}
 	return 0, "", false, nil
@@ -258,7 +261,7 @@ func recountSum(ctx context.Context, s *protocol.Shard, one sum, mend bool) (cou
 
 // checkClaim checks the fields of the claim against the flight list, both read at one instant.
 func (a *auditor) checkClaim(ctx context.Context, s *protocol.Shard) error {
-	replies, err := s.DB().Atomic(ctx, "read the claim of "+s.String(), redisdb.Cmd{"HGETALL", s.Keys().Claim}, redisdb.Cmd{"LLEN", s.Keys().Flight})
+	replies, err := s.DB().ReadAtomic(ctx, "read the claim of "+s.String(), redisdb.Cmd{"HGETALL", s.Keys().Claim}, redisdb.Cmd{"LLEN", s.Keys().Flight})
 	if err != nil {
 		return err
 	}

@@ -26,7 +26,7 @@ func (c *Client) ReadID(ctx context.Context, queue, id string) (state []byte, fi
 		return nil, nil, err
 	}
 	prefix := packed.SpillPrefix("w", id)
-	replies, err := c.db.Atomic(ctx, "read an id of "+s.String(),
+	replies, err := c.db.ReadAtomic(ctx, "read an id of "+s.String(),
 		redisdb.Cmd{"HGET", s.keys.States, id}, redisdb.Cmd{"HGET", s.keys.Jobs, id}, redisdb.Cmd{"HGET", s.keys.Parked, id},
 		redisdb.Cmd{"ZRANGEBYLEX", s.keys.Spill, "[" + prefix, "(" + strings.TrimSuffix(prefix, ":") + ";", "LIMIT", 0, maxReadPayloads})
 	if err != nil {

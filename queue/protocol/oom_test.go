@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lowkiq/lowkiq/queue/audit"
 	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/queue/lease"
 	. "github.com/lowkiq/lowkiq/queue/protocol"
@@ -41,7 +42,7 @@ func TestOutOfMemory(t *testing.T) {
 
 func testOutOfMemory(t *testing.T, b *backend) {
 	for _, c := range []testCase{
-		{"push", testOomPush}, {"push to a crowd", testOomCrowd}, {"worker", testOomWorker}, {"failed", testOomFailed}, {"quarantine", testOomQuarantine}, {"lease", testOomLease}, {"start", testOomStart}, {"people", testOomPeople}, {"calls", testOomCalls}, {"journal", testOomJournal}, {"import", testOomImport},
+		{"push", testOomPush}, {"push to a crowd", testOomCrowd}, {"worker", testOomWorker}, {"failed", testOomFailed}, {"quarantine", testOomQuarantine}, {"lease", testOomLease}, {"start", testOomStart}, {"people", testOomPeople}, {"reads", testOomReads}, {"calls", testOomCalls}, {"journal", testOomJournal}, {"import", testOomImport},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.run(t, b) }) // one after the other: they share the memory
 	}
@@ -303,6 +304,21 @@ func (f afterEach) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 func (f afterEach) tell(cmd redis.Cmder) {
 	if args := cmd.Args(); cmd.Name() == "evalsha" && len(args) > 1 {
 		f(fmt.Sprint(args[1]))
+	}
+}
+
+// testOomReads: a full Redis answers what only reads.
+func testOomReads(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	r.push(job("a", "1"), job("b", "1"))
+	_, flight := r.popOne("a")
+	r.bury(flight, "a", Bury)
+	defer r.fill()()
+	if report, err := audit.Run(r.ctx, r.c, audit.Config{Orphans: true}); err != nil || report.Jobs != 1 || len(report.Unsettled) > 0 {
+		t.Errorf("audit: got %+v, %v, want a job and all settled", report, err)
+	}
+	if _, payloads, err := r.c.ReadID(r.ctx, r.q.Name, "b"); err != nil || len(payloads) != 1 {
+		t.Errorf("read an id: got %v, %v, want a payload", payloads, err)
 	}
 }
 

@@ -143,6 +143,31 @@ func (db *DB) Atomic(ctx context.Context, what string, cmds ...Cmd) ([]any, erro
 	return db.execPipeline(ctx, db.rdb.TxPipeline(), what, cmds)
 }
 
+// ReadAtomic does the same as Atomic for commands that read, and a full Redis does not refuse them. The first word after the
+// name of each command is its key. If a command fails, there are no replies.
+func (db *DB) ReadAtomic(ctx context.Context, what string, cmds ...Cmd) ([]any, error) {
+	var keys []string
+	var args []any
+	for _, cmd := range cmds {
+		keys = append(keys, cmd[1].(string))
+		args = append(append(args, len(cmd)), cmd...)
+	}
+	reply, err := db.Run(ctx, db.Scripts.Read, keys, args...)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
+	}
+	replies := List(reply)
+	if len(replies) != len(cmds) {
+		return nil, db.Explain(what, wrongKind("read", reply))
+	}
+	for i, cmd := range cmds {
+		if err := checkKind(cmd, replies[i]); err != nil {
+			return nil, db.Explain(what, err)
+		}
+	}
+	return replies, nil
+}
+
 func (db *DB) execPipeline(ctx context.Context, pipe redis.Pipeliner, what string, cmds []Cmd) ([]any, error) {
 	if len(cmds) == 0 {
 		return nil, nil
@@ -179,7 +204,7 @@ func (once) NoRetry() bool { return true }
 
 // IfUnchanged calls read, and sends the commands that it returns atomically. If the key has changed
 // since before read began, it sends nothing and unchanged is false. read gets a function that sends
-// commands in the meantime.
+// commands in the meantime. If read returns no commands, a full Redis does not refuse the rest either.
 func (db *DB) IfUnchanged(ctx context.Context, what, key string, read func(do func(args ...any) (any, error)) ([]Cmd, error)) (replies []any, unchanged bool, err error) {
 	err = db.rdb.(redis.UniversalClient).Watch(ctx, func(tx *redis.Tx) error {
 		cmds, err := read(func(args ...any) (any, error) {
@@ -187,8 +212,19 @@ func (db *DB) IfUnchanged(ctx context.Context, what, key string, read func(do fu
 			_ = tx.Process(ctx, cmd) // the command carries its error
 			return answerOf(args, cmd)
 		})
-		if err == nil {
+		switch {
+		case err != nil:
+		case len(cmds) > 0:
 			replies, err = db.execPipeline(ctx, tx.TxPipeline(), what, cmds)
+		default: // go-redis sends no transaction without commands
+			_, err = tx.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+				pipe.Do(ctx, "MULTI")
+				pipe.Do(ctx, "EXEC")
+				return nil
+			})
+			if errors.Is(err, redis.Nil) {
+				err = redis.TxFailedErr
+			}
 		}
 		return err
 	}, key)

@@ -80,9 +80,10 @@ type Scripts struct {
 	rareScripts
 }
 
-// rareScripts are the scripts of audits and of moves to another system. Nodes and producers do not
-// call them.
+// rareScripts are the scripts of audits, of moves to another system and of reads of a whole id. Work and pushes do not call
+// them.
 type rareScripts struct {
+	Read                              *Script
 	Audit, AuditSpill, AuditStates    *Script
 	Repair, RepairFlight, RepairClaim *Script
 	Export, Seal                      *Script

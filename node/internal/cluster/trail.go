@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/lowkiq/lowkiq/internal/process/condition"
 	"github.com/lowkiq/lowkiq/queue/changes"
 	"github.com/lowkiq/lowkiq/rebalance/plan"
 )
@@ -23,6 +24,7 @@ type trail struct {
 	wasLeading bool
 	applied    *plan.Assignment // the last applied plan
 	pending    chan changes.Line
+	failing    condition.Condition // of writes; only writeLine uses it
 }
 
 // record queues the lines about a change of the leader or of the plan.
@@ -87,7 +89,9 @@ func (c *Cluster) writeLine(ctx context.Context, line changes.Line) error {
 	defer cancel()
 	err := c.cfg.WriteChange(ctx, line)
 	if err != nil && ctx.Err() == nil && !c.cfg.OutOfReach("write the list of changes", err) {
-		c.cfg.Log.Warn("change not logged", "action", line.Action, "target", line.Target, "err", err)
+		if left, ok := c.trail.failing.See(c.cfg.Now(), c.cfg.TTL/2); ok {
+			c.cfg.Log.Warn("change not logged", "action", line.Action, "target", line.Target, "err", err, "left_out", left)
+		}
 	}
 	return err
 }

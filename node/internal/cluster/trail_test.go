@@ -1,12 +1,35 @@
 package cluster
 
 import (
+	"context"
+	"errors"
+	"log/slog"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/lowkiq/lowkiq/queue/changes"
 	"github.com/lowkiq/lowkiq/rebalance/plan"
 )
+
+// A change that Redis refuses is logged at growing intervals.
+func TestRefusedChange(t *testing.T) {
+	t.Parallel()
+	var log strings.Builder
+	now := time.Duration(0)
+	c := &Cluster{cfg: Config{
+		TTL: 6 * time.Second, Now: func() time.Duration { return now }, Log: slog.New(slog.NewTextHandler(&log, nil)),
+		WriteChange: func(context.Context, changes.Line) error { return errors.New("OOM") }, OutOfReach: func(string, error) bool { return false },
+	}}
+	for ; now < 10*time.Minute; now += 3 * time.Second {
+		if c.writeLine(t.Context(), changes.Line{Action: "joined", Target: "n1"}) == nil {
+			t.Fatal("got no error, want that of Redis")
+		}
+	}
+	if lines := strings.Count(log.String(), "change not logged"); lines < 2 || lines > 10 || !strings.Contains(log.String(), "left_out=") {
+		t.Errorf("got %d lines, want 2 to 10:\n%s", lines, log.String())
+	}
+}
 
 func TestTrail(t *testing.T) {
 	t.Parallel()
