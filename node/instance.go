@@ -188,7 +188,7 @@ func (in *instance) leaseText() []byte {
 	n := in.node
 	info := identity.Lease{
 		Node: n.cfg.Name, Boot: n.boot, Instance: in.name, Start: in.start,
-		HTTP: n.URL(), Version: n.cfg.Version, Weight: n.cfg.Weight,
+		HTTP: n.URL(), Version: n.cfg.lowkiqVersion(), Weight: n.cfg.Weight,
 		Queues: in.ownership.countShards(), Draining: in.ownership.isLeaving(), TTL: n.cfg.TTL.Milliseconds(), Process: n.process,
 		Refused: in.ops.stuck.refusalTexts(), Unready: n.ready.unreadyReasons(), Features: protocol.Features(),
 		Recurring: slices.Sorted(maps.Keys(n.cfg.Recurring)), Paused: in.pausedQueues(), Waits: in.waits.shownWaits(),

@@ -176,7 +176,7 @@ func (x inspector) owners(ctx context.Context) (map[string]identity.Lease, Owner
 // nodeStatus returns the status of an instance, from its lease. left is the time until the lease ends.
 func nodeStatus(other lease.Instance, info identity.Lease, left time.Duration) Node {
 	s := Node{
-		Name: cmp.Or(info.Node, identity.NodeOf(other.Name)), Instance: other.Name, State: Live, Static: info.Static.String(), HTTP: info.HTTP,
+		Name: cmp.Or(info.Node, identity.NodeOf(other.Name)), Instance: other.Name, State: Live, Static: info.Static.String(), HTTP: info.HTTP, Version: info.Version,
 	}
 	switch {
 	case other.Lease == nil:

@@ -47,6 +47,7 @@ type Node struct {
 	Shards   int       `json:"shards"`           // shards it owns
 	Static   string    `json:"static,omitempty"` // which shards a static node owns, such as "0 of 3"; "" for other nodes
 	HTTP     string    `json:"http"`             // address of its API
+	Version  string    `json:"version"`          // version of lowkiq that it runs, as in lowkiq_build_info; "" if it is unknown
 	Since    float64   `json:"since"`            // start of the instance by Redis's clock, unix seconds; 0 if it is unknown
 	Applied  uint64    `json:"applied"`          // index of the newest assignment that it has applied; 0 if there is none
 	Load     *Load     `json:"load,omitempty"`   // absent if it has not measured its load yet, or cannot

@@ -41,7 +41,7 @@ var cases = map[string][]routeCase{
 	"GET /api/v1/status": {
 		{"all", "/api/v1/status", "", 200, []string{
 			`{"cluster":"default","generation":{"record":"01J","index":42},"leader":"n1","warnings":[],`,
-			`"nodes":[{"name":"n1","instance":"n1/01J.1","state":"live","lease_age_s":0.25,"voter":true,"shards":4,"http":"127.0.0.1:7948","since":0,"applied":0}]`,
+			`"nodes":[{"name":"n1","instance":"n1/01J.1","state":"live","lease_age_s":0.25,"voter":true,"shards":4,"http":"127.0.0.1:7948","version":"0.1.0","since":0,"applied":0}]`,
 			`{"name":"orders","shards":1,"paused":false,"unhandled":true,"lag_s":`, `"jobs":{"ready":4,"scheduled":1,"retry":2,"held":0,"in_flight":1,"blocked":1,"failed":2},"morgue":2`}},
 		{"parameter", "/api/v1/status?verbose=1", "", 400, []string{`"field":"verbose"`, "takes none"}},
 	},

@@ -95,7 +95,7 @@ func (n *fakeNode) Ready() error { return n.notReady }
 func (n *fakeNode) Status(context.Context) (status.Status, error) {
 	return status.Status{
 		Cluster: "default", Generation: status.Generation{Record: "01J", Index: 42}, Leader: "n1",
-		Nodes: []status.Node{{Name: "n1", Instance: "n1/01J.1", State: cmp.Or(n.state, status.Live), LeaseAge: 0.25, Voter: true, Shards: 4, HTTP: "127.0.0.1:7948"}},
+		Nodes: []status.Node{{Name: "n1", Instance: "n1/01J.1", State: cmp.Or(n.state, status.Live), LeaseAge: 0.25, Voter: true, Shards: 4, HTTP: "127.0.0.1:7948", Version: "0.1.0"}},
 	}, n.away
 }
 

@@ -36,13 +36,13 @@ func (c *statusCommand) Run(with *session) error {
 		if len(status.Warnings) > 0 {
 			with.Printf("\n")
 		}
-		columns, format := "NODE STATE SHARDS LEASE_AGE VOTER HTTP INSTANCE", "%s\t%s\t%d\t%s\t%t\t%s\t%s"
+		columns, format := "NODE STATE SHARDS LEASE_AGE VOTER VERSION HTTP INSTANCE", "%s\t%s\t%d\t%s\t%t\t%s\t%s\t%s"
 		if static {
 			columns, format = columns+" STATIC", format+"\t%s"
 		}
 		with.PrintTable(columns, func(row func(string, ...any)) {
 			for _, n := range status.Nodes {
-				cells := []any{n.Name, n.State, n.Shards, formatSeconds(n.LeaseAge), n.Voter, cmp.Or(n.HTTP, "-"), n.Instance}
+				cells := []any{n.Name, n.State, n.Shards, formatSeconds(n.LeaseAge), n.Voter, cmp.Or(n.Version, "-"), cmp.Or(n.HTTP, "-"), n.Instance}
 				if static {
 					cells = append(cells, cmp.Or(n.Static, "-"))
 				}

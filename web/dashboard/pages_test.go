@@ -76,7 +76,7 @@ func TestPagesOfAFilledCluster(t *testing.T) {
 		{"changes of a queue", "/changes?queue=orders&user=ann", 200, []string{"None of these.", `value="ann"`}},
 		{"job that can be tracked", "/queues/orders/job?id=f1", 200, []string{"<button>Track</button>"}},
 		{"shards", "/shards", 200, []string{">A</span> n1", "n1 1, n2 1, 1 moving, 3 without an owner", `class="cell claiming" title="mail/2: to be claimed by n1"`}},
-		{"nodes", "/nodes", 200, []string{"n1/01J.1", "Drain…", "Undo drain…", ">dead</span>", `<a href="http://127.0.0.1:7948">`, "<b>leader</b>", `data-name="CPU">1.50</td><td class="num" data-name="memory">300.0 MiB</td><td class="num warn" data-name="slots busy">8 of 8</td>`,
+		{"nodes", "/nodes", 200, []string{"n1/01J.1", "Drain…", "Undo drain…", ">dead</span>", `<a href="http://127.0.0.1:7948">`, "<b>leader</b>", `data-name="version">0.2.0</td>`, `data-name="CPU">1.50</td><td class="num" data-name="memory">300.0 MiB</td><td class="num warn" data-name="slots busy">8 of 8</td>`,
 			`<time datetime="2025-11-20T00:53:20.5Z"`, "behind: generation 40", `<span class="soft">static, 0 of 3</span>`, `> <span class="instance id">n5/01N.1</span>`, "another &lt;host&gt; cannot be reached."}},
 		{"recurring", "/recurring", 200, []string{"<body data-again>", `<a href="./recurring/report">report</a>`, "at 06:00, Monday to Friday, Europe/Berlin", "every 24h <span class=\"soft\">+ up to 1m</span>", "none yet", "Run now…", "Pause…", "Remove…", `<h2 id="add">Add</h2>`}},
 		{"recurring one of a file", "/recurring/report", 200, []string{"<h1>report</h1>", "<dt>Cron</dt><dd class=\"id\">0 6 * * 1-5</dd>", "<dt>From</dt><dd>file</dd>", "&lt;/pre&gt;&lt;b&gt;{tick}", "The next times", `<h2 id="edit">Change it</h2>`, `value="Europe/Berlin"`}},

@@ -88,7 +88,7 @@ func (n fakeNode) Status(ctx context.Context) (status.Status, error) {
 		Cluster: "shop", Generation: status.Generation{Record: "1763600000000", Index: 42}, Leader: "n1",
 		Warnings: []string{"node n4 of another <host> cannot be reached"},
 		Nodes: []status.Node{
-			{Name: "n1", Instance: "n1/01J.1", State: status.Live, LeaseAge: 0.25, Voter: true, Shards: 4, HTTP: "http://127.0.0.1:7948",
+			{Name: "n1", Instance: "n1/01J.1", State: status.Live, LeaseAge: 0.25, Voter: true, Shards: 4, HTTP: "http://127.0.0.1:7948", Version: "0.2.0",
 				Since: 1763600000.5, Applied: 42, Load: &status.Load{CPU: 1.5, Memory: 300 << 20, Slots: 8, Busy: 8}},
 			{Name: "n2", Instance: "n2/01K.1", State: status.Draining, LeaseAge: 0.5, Shards: 1, HTTP: "javascript:alert(1)", Applied: 40},
 			{Name: "n3", Instance: "n3/01L.1", State: status.Gone},
