@@ -267,7 +267,7 @@ var cases = map[string][]routeCase{
 	},
 	"GET /api/v1/workflows/{workflow}": {{"none", workflowsPath + "/none", "", 404, []string{`no such workflow \"none\"`}}},
 	"PUT /api/v1/workflows/{workflow}": {
-		{"start", workflowsPath + "/w1", `{"jobs":[{"queue":"orders","id":"w1"}],"done":{"queue":"orders","id":"d"}}`, 201, []string{`{"id":"w1","state":"stored","total":1,"done":0,"dead":0,"waiting":0,"running":1,"open":false,"dead_names":[]}`}},
+		{"start", workflowsPath + "/w1", `{"jobs":[{"queue":"orders","id":"w1"}],"done":{"queue":"orders","id":"d"}}`, 201, []string{`{"id":"w1","state":"stored","total":1,"done":0,"dead":0,"waiting":0,"running":1,"dropped":0,"open":false,"dead_names":[]}`}},
 		{"unknown queue", workflowsPath + "/w2", `{"jobs":[{"queue":"none","id":"w1"}]}`, 404, []string{`unknown queue \"none\"`}},
 		{"unknown name", workflowsPath + "/w2", `{"jobs":[{"queue":"orders","id":"w1","after":["x"]}]}`, 400, []string{`no job of this call has that name`}},
 		{"id", workflowsPath + "/a%20b", `{"jobs":[]}`, 400, []string{"without spaces"}},

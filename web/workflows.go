@@ -47,7 +47,8 @@ type Workflow struct {
 	Done      int            `json:"done"`
 	Dead      int            `json:"dead"`       // jobs that were buried or deleted, or have expired
 	Waiting   int            `json:"waiting"`    // jobs that wait for others
-	Running   int            `json:"running"`    // jobs that were pushed and have not ended
+	Running   int            `json:"running"`    // jobs that were pushed and have not ended; 0 once the workflow has ended
+	Dropped   int            `json:"dropped"`    // jobs that waited for others when the workflow was cancelled
 	Open      bool           `json:"open"`       // whether jobs may be added
 	DeadNames []string       `json:"dead_names"` // of the first ten dead jobs
 	Began     *float64       `json:"began,omitempty"`
@@ -63,7 +64,7 @@ type Workflows struct {
 
 // WorkflowOf returns a status in the form of the API.
 func WorkflowOf(s workflow.Status) Workflow {
-	w := Workflow{ID: s.ID, State: s.State, Total: s.Total, Done: s.Done, Dead: s.Dead, Waiting: s.Waiting, Running: s.Running(), Open: s.Open, DeadNames: s.DeadNames}
+	w := Workflow{ID: s.ID, State: s.State, Total: s.Total, Done: s.Done, Dead: s.Dead, Waiting: s.Waiting, Running: s.Running(), Dropped: s.Dropped, Open: s.Open, DeadNames: s.DeadNames}
 	if w.DeadNames == nil {
 		w.DeadNames = []string{}
 	}

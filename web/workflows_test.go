@@ -15,7 +15,7 @@ func TestWorkflow(t *testing.T) {
 		status             int
 		want               string
 	}{
-		{"PUT", "", start, 201, `"state":"stored","total":2,"done":0,"dead":0,"waiting":1,"running":1,"open":true`},
+		{"PUT", "", start, 201, `"state":"stored","total":2,"done":0,"dead":0,"waiting":1,"running":1,"dropped":0,"open":true`},
 		{"PUT", "", start, 200, `"total":2`},
 		{"PUT", "", `{"jobs":[]}`, 409, "another workflow has this id"},
 		{"PUT", "", `{}`, 400, `so the workflow would do nothing`},

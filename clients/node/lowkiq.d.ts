@@ -127,6 +127,8 @@ export interface Workflow {
   dead: number;
   waiting: number;
   running: number;
+  /** Jobs that waited for others when the workflow was cancelled. */
+  dropped: number;
   open: boolean;
   /** Names of the first ten dead jobs. */
   dead_names: string[];

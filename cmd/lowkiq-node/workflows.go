@@ -73,7 +73,11 @@ func (c *workflowsShow) Run(with *session) error {
 
 func printWorkflow(with *session, w *web.Workflow) {
 	with.Printf("%-10s %s\n%-10s %s\n", "id:", w.ID, "state:", w.State)
-	with.Printf("%-10s %d: %d done, %d dead, %d running, %d waiting for others\n", "jobs:", w.Total, w.Done, w.Dead, w.Running, w.Waiting)
+	dropped := ""
+	if w.Dropped > 0 {
+		dropped = fmt.Sprintf(", %d dropped", w.Dropped)
+	}
+	with.Printf("%-10s %d: %d done, %d dead, %d running, %d waiting for others%s\n", "jobs:", w.Total, w.Done, w.Dead, w.Running, w.Waiting, dropped)
 	if len(w.DeadNames) > 0 {
 		with.Printf("%-10s %s\n", "dead:", strings.Join(w.DeadNames, ", "))
 	}

@@ -71,6 +71,7 @@ type state struct {
 	Open     bool     `json:"open,omitempty"`      // members may be added
 
 	Cancelled bool `json:"cancelled,omitempty"`
+	Dropped   int  `json:"dropped,omitempty"`   // members that waited when it was cancelled
 	Late      bool `json:"late,omitempty"`      // the deadline came first
 	ToldDead  bool `json:"told_dead,omitempty"` // OnDead was pushed
 	Timer     bool `json:"timer,omitempty"`     // a forget is on its way
@@ -374,7 +375,7 @@ func (o *outcome) settle(id string, s *state, now time.Time) {
 
 // end ends a workflow. What waits is dropped.
 func (s *state) end(now time.Time) {
-	s.Ended = now.UnixMilli()
+	s.Ended, s.Dropped = now.UnixMilli(), len(s.Waiting)
 	s.Open, s.OnDone, s.OnDead, s.Waiting = false, nil, nil, nil
 }
 

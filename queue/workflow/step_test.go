@@ -144,6 +144,16 @@ func TestStepOfATimer(t *testing.T) {
 	}
 }
 
+// TestStatusOfACancel checks that a cancelled workflow counts the members that it has dropped, and nothing as running.
+func TestStatusOfACancel(t *testing.T) {
+	t.Parallel()
+	o := step("w", nil, []event{ask(kindStart, false, nil, []int{0}, []int{0})}, testTime)
+	o = step("w", o.state, []event{ask(kindCancel, false)}, testTime)
+	if s := o.state.status("w"); s.State != StateCancelled || s.Dropped != 2 || s.Running() != 0 || s.Waiting != 0 {
+		t.Errorf("got %+v, %d running, want 2 dropped and nothing running", s, s.Running())
+	}
+}
+
 // TestStepOfManyDead checks that the state stays small, and Done exact, with more dead members than it names.
 func TestStepOfManyDead(t *testing.T) {
 	t.Parallel()

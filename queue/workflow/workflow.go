@@ -62,6 +62,8 @@ type Status struct {
 	Dead  int // jobs that were buried or deleted, or have expired, and were not requeued and done since
 	// Waiting is the number of jobs that wait for others by After.
 	Waiting int
+	// Dropped is the number of jobs that waited for others when the workflow was cancelled.
+	Dropped int
 	Open    bool // jobs may be added
 	// DeadNames are the names of the first ten dead jobs.
 	DeadNames []string
@@ -70,8 +72,14 @@ type Status struct {
 	Ended     time.Time // zero until the workflow has ended
 }
 
-// Running returns the number of jobs that were pushed and have not ended.
-func (s *Status) Running() int { return max(0, s.Total-s.Done-s.Dead-s.Waiting) }
+// Running returns the number of jobs that were pushed and have not ended. It is 0 once the workflow has ended, because the ends
+// of jobs are not counted any more.
+func (s *Status) Running() int {
+	if !s.Ended.IsZero() {
+		return 0
+	}
+	return max(0, s.Total-s.Done-s.Dead-s.Waiting)
+}
 
 // State is the state of a workflow.
 type State string
@@ -278,7 +286,7 @@ func Get(ctx context.Context, c *protocol.Client, id string) (Status, error) {
 
 // status returns a state as people see it.
 func (s *state) status(id string) Status {
-	of := Status{ID: id, Total: s.Total, Done: s.Done, Dead: s.dead(), Waiting: len(s.Waiting), Open: s.Open}
+	of := Status{ID: id, Total: s.Total, Done: s.Done, Dead: s.dead(), Waiting: len(s.Waiting), Dropped: s.Dropped, Open: s.Open}
 	for _, label := range s.Names[:min(10, len(s.Names))] {
 		_, name, _ := strings.Cut(label, " ")
 		of.DeadNames = append(of.DeadNames, name)

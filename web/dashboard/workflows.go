@@ -71,6 +71,9 @@ type workflowBar struct {
 // Bars returns the parts of the picture. A part with a job has at least a hundredth of it.
 func (w workflowRow) Bars() []workflowBar {
 	bars := []workflowBar{{Name: "done", Jobs: w.Done}, {Name: "running", Jobs: w.Running()}, {Name: "waiting", Jobs: w.Waiting}, {Name: "dead", Jobs: w.Dead}}
+	if w.Dropped > 0 {
+		bars = append(bars, workflowBar{Name: "dropped", Jobs: w.Dropped})
+	}
 	all, rest := 0, 100
 	for _, b := range bars {
 		if all += b.Jobs; b.Jobs > 0 {

@@ -52,7 +52,7 @@ func TestWorkflowPages(t *testing.T) {
 	w.keepWorkflow("done", `"total":1,"done":1,"ended":1763600060000`)
 	w.keepWorkflow("dead", `"total":2,"done":1,"names":["2 a"],"more_dead":1,"told_dead":true`)
 	w.keepWorkflow("late", `"total":2,"done":1,"late":true,"told_dead":true`)
-	w.keepWorkflow("cancelled", `"total":2,"done":1,"cancelled":true,"ended":1763600060000`)
+	w.keepWorkflow("cancelled", `"total":4,"done":1,"dropped":2,"cancelled":true,"ended":1763600060000`)
 	w.keepWorkflow("empty", `"total":0,"done":0,"open":true`)
 	w.keepWorkflow(hostileWorkflow, `"total":1,"done":0`)
 	expect(t, w.get("/workflows"), 200, "<body data-again>", `aria-current="page">Workflows</a>`, `href="./workflow?id=half"`, `<span class="tag good">done</span>`, `<span class="tag bad">dead</span>`, `<span class="tag bad">late</span>`, `<span class="tag warn">cancelled</span>`,
@@ -62,7 +62,7 @@ func TestWorkflowPages(t *testing.T) {
 		"done":          {"All jobs are done.", `width="100"`, "<dt>Ended</dt>"},
 		"dead":          {"If they are requeued and succeed, it goes on.", "<bdi>a</bdi>", "Cancel it"},
 		"late":          {"Its deadline has passed.", "Cancel it"},
-		"cancelled":     {"It ended without a push."},
+		"cancelled":     {"It ended without a push.", `aria-label="4 jobs: 1 done, 0 running, 0 waiting, 0 dead, 2 dropped"`},
 		"empty":         {"0 jobs: 0 done, 0 running, 0 waiting, 0 dead", "Close it"},
 		hostileWorkflow: {"../&#34;&#39;&gt;&lt;script&gt;", `1 job: 0 done, 1 running`},
 	} {
