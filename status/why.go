@@ -39,9 +39,9 @@ type Facts struct {
 // WhyAbsent says why there is no job of an id. workflows says whether the cluster has workflows.
 func WhyAbsent(workflows bool) string {
 	if workflows {
-		return "it is done, was never pushed, or waits in a workflow for other jobs"
+		return "it is done, was deleted, was never pushed, or waits in a workflow for other jobs"
 	}
-	return "it is done, or was never pushed"
+	return "it is done, was deleted, or was never pushed"
 }
 
 // Why returns the first reason why no handler has an id.

@@ -43,8 +43,8 @@ func TestJudge(t *testing.T) {
 		want   string
 		due    float64
 	}{
-		{"not there", func(f *Facts) { f.Found = false }, "absent", "it is done, or was never pushed", 0},
-		{"not there, or in a workflow", func(f *Facts) { f.Found, f.Workflows = false, true }, "absent", "it is done, was never pushed, or waits in a workflow for other jobs", 0},
+		{"not there", func(f *Facts) { f.Found = false }, "absent", "it is done, was deleted, or was never pushed", 0},
+		{"not there, or in a workflow", func(f *Facts) { f.Found, f.Workflows = false, true }, "absent", "it is done, was deleted, was never pushed, or waits in a workflow for other jobs", 0},
 		{"next", func(f *Facts) {}, "ready", "it is next in its shard, which n1/B.1 works on", -2},
 		{"behind", func(f *Facts) { f.Position.Ahead = 3 }, "ready", "behind 3 ids", -2},
 		{"behind others, at a limit", func(f *Facts) {

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"context"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -16,6 +17,7 @@ import (
 	"github.com/lowkiq/lowkiq/internal/process/memory"
 	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/queue/protocol"
+	"github.com/lowkiq/lowkiq/status"
 	"github.com/lowkiq/lowkiq/wire"
 )
 
@@ -59,12 +61,21 @@ func (a *api) showJob(id string) serveFunc {
 			return nil, err
 		}
 		if !ok {
-			return nil, noJob(q, id)
+			return nil, a.noJob(r.Context(), q, id)
 		}
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = w.Write(append(appendListed(make([]byte, 0, lengthOf(job)), job), '\n'))
 		return nil, nil
 	})
+}
+
+// noJob returns the error about an id without a job.
+func (a *api) noJob(ctx context.Context, q *protocol.Queue, id string) error {
+	workflows, err := a.client.FindQueue(ctx, protocol.Workflows)
+	if err != nil {
+		return err
+	}
+	return NewProblem(http.StatusNotFound, "queue %q has no job %q: %s", q.Name, id, status.WhyAbsent(workflows != nil))
 }
 
 // lengthOf estimates the length of a job's JSON with its payloads in base64.

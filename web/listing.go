@@ -5,7 +5,6 @@ import (
 	"encoding/base64"
 	"fmt"
 	"math"
-	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
@@ -13,7 +12,6 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq/queue/browse"
-	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // Limits of a list.
@@ -176,8 +174,4 @@ func askedID(values url.Values) (id string, ok bool, err error) {
 		return "", false, badField("id_base64", "not base64 (in a URL, write + as %%2B): %v", err)
 	}
 	return string(raw), true, nil
-}
-
-func noJob(q *protocol.Queue, id string) error {
-	return NewProblem(http.StatusNotFound, "queue %q has no job %q; it is done, or was never pushed", q.Name, id)
 }

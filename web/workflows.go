@@ -51,9 +51,20 @@ type Workflow struct {
 	Dropped   int            `json:"dropped"`    // jobs that waited for others when the workflow was cancelled
 	Open      bool           `json:"open"`       // whether jobs may be added
 	DeadNames []string       `json:"dead_names"` // of the first ten dead jobs
-	Began     *float64       `json:"began,omitempty"`
-	Changed   *float64       `json:"changed,omitempty"`
-	Ended     *float64       `json:"ended,omitempty"`
+	// the first ten dead jobs, and the first ten jobs that wait for others; absent in a list
+	DeadJobs    []WorkflowMember `json:"dead_jobs,omitempty"`
+	WaitingJobs []WorkflowMember `json:"waiting_jobs,omitempty"`
+	Began       *float64         `json:"began,omitempty"`
+	Changed     *float64         `json:"changed,omitempty"`
+	Ended       *float64         `json:"ended,omitempty"`
+}
+
+// WorkflowMember is a job of a workflow.
+type WorkflowMember struct {
+	Queue string   `json:"queue"` // "" if only the name of a dead job is known, as with id
+	ID    string   `json:"id"`
+	Name  string   `json:"name"`
+	After []string `json:"after,omitempty"` // names of the jobs that it waits for, at most ten
 }
 
 // Workflows is a page of workflows, the newest first within the page.
@@ -67,6 +78,12 @@ func WorkflowOf(s workflow.Status) Workflow {
 	w := Workflow{ID: s.ID, State: s.State, Total: s.Total, Done: s.Done, Dead: s.Dead, Waiting: s.Waiting, Running: s.Running(), Dropped: s.Dropped, Open: s.Open, DeadNames: s.DeadNames}
 	if w.DeadNames == nil {
 		w.DeadNames = []string{}
+	}
+	for _, m := range s.DeadJobs {
+		w.DeadJobs = append(w.DeadJobs, WorkflowMember(m))
+	}
+	for _, m := range s.WaitingJobs {
+		w.WaitingJobs = append(w.WaitingJobs, WorkflowMember(m))
 	}
 	if !s.Began.IsZero() {
 		w.Began, w.Changed = new(unixSeconds(s.Began)), new(unixSeconds(s.Changed))

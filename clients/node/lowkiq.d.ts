@@ -117,6 +117,15 @@ export interface WorkflowOptions {
   open?: boolean;
 }
 
+/** A job of a workflow. Queue and id are '' if only the name of a dead job is known. */
+export interface WorkflowMember {
+  queue: string;
+  id: string;
+  name: string;
+  /** Names of the jobs that it waits for, at most ten. */
+  after?: string[];
+}
+
 /** The status of a workflow. Times are unix seconds. */
 export interface Workflow {
   id: string;
@@ -132,6 +141,10 @@ export interface Workflow {
   open: boolean;
   /** Names of the first ten dead jobs. */
   dead_names: string[];
+  /** The first ten dead jobs. Absent in a list. */
+  dead_jobs?: WorkflowMember[];
+  /** The first ten jobs that wait for others. Absent in a list. */
+  waiting_jobs?: WorkflowMember[];
   began?: number;
   changed?: number;
   ended?: number;

@@ -234,6 +234,14 @@ func (r request) errorState() string {
 // shellQuoted quotes a text for a shell.
 func shellQuoted(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
 
+// shellWord quotes a text if a shell would change it.
+func shellWord(text string) string {
+	if text != "" && !strings.HasPrefix(text, "-") && strings.Trim(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.:/@+-") == "" {
+		return text
+	}
+	return shellQuoted(text)
+}
+
 // requestBody returns the body of the request to a node.
 func (c *someJobs) requestBody(r request, dryRun bool) web.Selection {
 	if !r.all {

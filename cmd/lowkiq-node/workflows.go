@@ -78,13 +78,32 @@ func printWorkflow(with *session, w *web.Workflow) {
 		dropped = fmt.Sprintf(", %d dropped", w.Dropped)
 	}
 	with.Printf("%-10s %d: %d done, %d dead, %d running, %d waiting for others%s\n", "jobs:", w.Total, w.Done, w.Dead, w.Running, w.Waiting, dropped)
-	if len(w.DeadNames) > 0 {
-		with.Printf("%-10s %s\n", "dead:", strings.Join(w.DeadNames, ", "))
+	for _, m := range w.DeadJobs {
+		if m.Queue == "" {
+			with.Printf("%-10s %s\n", "dead:", m.Name)
+			continue
+		}
+		with.Printf("%-10s %s; see lowkiq-node morgue requeue %s %s\n", "dead:", memberText(&m), m.Queue, shellWord(m.ID))
+	}
+	for _, m := range w.WaitingJobs {
+		with.Printf("%-10s %s after %s\n", "waiting:", memberText(&m), strings.Join(m.After, ", "))
+	}
+	if more := w.Waiting - len(w.WaitingJobs); more > 0 {
+		with.Printf("%-10s %d more\n", "waiting:", more)
 	}
 	if w.Open {
 		with.Printf("%-10s yes, so it takes more jobs until it is closed\n", "open:")
 	}
 	with.Printf("%-10s %s\n%-10s %s\n", "began:", momentOr(w.Began), "ended:", momentOr(w.Ended))
+}
+
+// memberText returns the queue and the id of a job, and its name if that is another.
+func memberText(m *web.WorkflowMember) string {
+	text := m.Queue + "/" + m.ID
+	if m.Name != text && m.Name != "" {
+		text += " (" + m.Name + ")"
+	}
+	return text
 }
 
 // printAnswer prints the workflow in an answer.

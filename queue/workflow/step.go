@@ -79,6 +79,7 @@ type state struct {
 	OnDone  *push    `json:"on_done,omitempty"`
 	OnDead  *push    `json:"on_dead,omitempty"`
 	Waiting []member `json:"waiting,omitempty"` // their After has the serials that are not done
+	Left    []member `json:"left,omitempty"`    // for people: queues, ids and names of some named members that have left and are not done
 	Adds    []string `json:"adds,omitempty"`    // digests of the last adds
 }
 
@@ -86,6 +87,7 @@ type state struct {
 const (
 	maxWaitingBytes = 48 << 10 // of members that wait, and of the pushes Done and Dead
 	maxNameBytes    = 3 << 10  // of the names of dead members
+	maxLeftBytes    = 2 << 10  // of named members that have left
 	maxSerials      = 32 << 10 // members whose death is known by serial, with a bit for each
 	maxAdds         = 200
 )
@@ -238,7 +240,7 @@ func (o *outcome) addMembers(s *state, jobs []member) {
 	for i, m := range jobs {
 		m.Serial = first + i
 		if len(m.After) == 0 {
-			o.members = append(o.members, m)
+			o.addLeaving(s, m)
 			continue
 		}
 		after := make([]int, len(m.After))
@@ -259,6 +261,7 @@ func (o *outcome) endDone(s *state, e *event) {
 		s.MoreDead--
 	}
 	s.Done++
+	s.Left = slices.DeleteFunc(s.Left, func(m member) bool { return m.Serial == e.serial })
 	var kept []member
 	for _, m := range s.Waiting {
 		if m.After = slices.DeleteFunc(slices.Clone(m.After), func(of int) bool { return of == e.serial }); len(m.After) > 0 {
@@ -266,9 +269,24 @@ func (o *outcome) endDone(s *state, e *event) {
 			continue
 		}
 		m.After = nil
-		o.members = append(o.members, m)
+		o.addLeaving(s, m)
 	}
 	s.Waiting = kept
+}
+
+// addLeaving adds a member that leaves. The state keeps its place if its name does not say it.
+func (o *outcome) addLeaving(s *state, m member) {
+	o.members = append(o.members, m)
+	if m.Name == m.Queue+"/"+m.ID {
+		return
+	}
+	size := 0
+	for _, one := range append(slices.Clone(s.Left), m) {
+		size += len(`{"q":"","i":"","m":12345678,"n":""},`) + len(one.Queue) + storedBytes(one.ID) + storedBytes(one.Name)
+	}
+	if size <= maxLeftBytes {
+		s.Left = append(s.Left, member{push: push{Queue: m.Queue, ID: m.ID}, Serial: m.Serial, Name: m.Name})
+	}
 }
 
 // endDead counts a member that has ended otherwise. A member that was requeued may die again. If its serial is too large to
@@ -376,7 +394,7 @@ func (o *outcome) settle(id string, s *state, now time.Time) {
 // end ends a workflow. What waits is dropped.
 func (s *state) end(now time.Time) {
 	s.Ended, s.Dropped = now.UnixMilli(), len(s.Waiting)
-	s.Open, s.OnDone, s.OnDead, s.Waiting = false, nil, nil, nil
+	s.Open, s.OnDone, s.OnDead, s.Waiting, s.Left = false, nil, nil, nil, nil
 }
 
 // timer returns a push that comes back as a message at a time. An id that waits for its time takes its later payloads along,

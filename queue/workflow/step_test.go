@@ -154,6 +154,33 @@ func TestStatusOfACancel(t *testing.T) {
 	}
 }
 
+// TestShownMembers checks that people see queue and id of dead and waiting members, also of named ones.
+func TestShownMembers(t *testing.T) {
+	t.Parallel()
+	start := ask(kindStart, false, nil, nil, []int{0, 1}, []int{2})
+	start.Jobs[1].Name = "q/id1"
+	end := func(end string, serial int, name string) event {
+		e, err := parseEvent([]byte(end + " " + (&member{Serial: serial, Name: name}).words(testTime.UnixMilli())))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e
+	}
+	o := step("w", nil, []event{start}, testTime)
+	o = step("w", o.state, []event{end("buried", 1, "job 1"), end("buried", 2, "q/id1")}, testTime)
+	dead, waiting := o.state.shownMembers()
+	if got := fmt.Sprint(dead); got != "[{q id0 job 1 []} {q id1 q/id1 []}]" {
+		t.Errorf("dead: got %s", got)
+	}
+	if got := fmt.Sprint(waiting); got != "[{q id2 job 3 [job 1 q/id1]} {q id3 job 4 [job 3]}]" {
+		t.Errorf("waiting: got %s", got)
+	}
+	o = step("w", o.state, []event{end("done", 1, "job 1")}, testTime)
+	if dead, _ := o.state.shownMembers(); len(dead) != 1 || len(o.state.Left) != 0 {
+		t.Errorf("a member that is done stays: got %v, %v", dead, o.state.Left)
+	}
+}
+
 // TestStepOfManyDead checks that the state stays small, and Done exact, with more dead members than it names.
 func TestStepOfManyDead(t *testing.T) {
 	t.Parallel()

@@ -1,6 +1,7 @@
 package workflow
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -67,9 +68,18 @@ type Status struct {
 	Open    bool // jobs may be added
 	// DeadNames are the names of the first ten dead jobs.
 	DeadNames []string
-	Began     time.Time // by Redis's clock; zero in StateStored
-	Changed   time.Time
-	Ended     time.Time // zero until the workflow has ended
+	// DeadJobs and WaitingJobs are the first ten dead jobs, and the first ten jobs that wait. A list leaves them out.
+	DeadJobs, WaitingJobs []Member
+	Began                 time.Time // by Redis's clock; zero in StateStored
+	Changed               time.Time
+	Ended                 time.Time // zero until the workflow has ended
+}
+
+// Member is a job of a workflow.
+type Member struct {
+	Queue, ID string // "" if only the name of a dead job is known
+	Name      string
+	After     []string // names of the jobs that it waits for
 }
 
 // Running returns the number of jobs that were pushed and have not ended. It is 0 once the workflow has ended, because the ends
@@ -281,13 +291,48 @@ func Get(ctx context.Context, c *protocol.Client, id string) (Status, error) {
 	if err != nil {
 		return Status{}, err
 	}
-	return s.status(id), nil
+	of := s.status(id)
+	of.DeadJobs, of.WaitingJobs = s.shownMembers()
+	return of, nil
+}
+
+// maxShown is the maximum number of members of a kind that people see.
+const maxShown = 10
+
+// shownMembers returns dead and waiting members as people see them.
+func (s *state) shownMembers() (dead, waiting []Member) {
+	known := map[int]Member{}
+	for _, m := range slices.Concat(s.Left, s.Waiting) {
+		known[m.Serial] = Member{Queue: m.Queue, ID: m.ID, Name: m.Name}
+	}
+	for i, label := range s.Names {
+		serial := serialOf(label)
+		one, there := known[serial]
+		if !there {
+			_, one.Name, _ = strings.Cut(label, " ")
+			if q, id, ok := strings.Cut(one.Name, "/"); ok && protocol.CheckName("queue", q) == nil && !strings.HasSuffix(id, "…") { // as Job.label
+				one.Queue, one.ID = q, id
+			}
+			known[serial] = one
+		}
+		if i < maxShown {
+			dead = append(dead, one)
+		}
+	}
+	for _, m := range s.Waiting[:min(maxShown, len(s.Waiting))] {
+		one := known[m.Serial]
+		for _, serial := range m.After[:min(maxShown, len(m.After))] {
+			one.After = append(one.After, cmp.Or(known[serial].Name, fmt.Sprint("job ", serial)))
+		}
+		waiting = append(waiting, one)
+	}
+	return dead, waiting
 }
 
 // status returns a state as people see it.
 func (s *state) status(id string) Status {
 	of := Status{ID: id, Total: s.Total, Done: s.Done, Dead: s.dead(), Waiting: len(s.Waiting), Dropped: s.Dropped, Open: s.Open}
-	for _, label := range s.Names[:min(10, len(s.Names))] {
+	for _, label := range s.Names[:min(maxShown, len(s.Names))] {
 		_, name, _ := strings.Cut(label, " ")
 		of.DeadNames = append(of.DeadNames, name)
 	}

@@ -129,6 +129,30 @@ func (d *Dashboard) workflowsPage(r *http.Request) (view, error) {
 	return view{Page: "workflows", Title: "Workflows", Nav: workflowsPath, Again: true, Body: b}, nil
 }
 
+// memberRow is a job of a workflow as a page shows it.
+type memberRow struct{ workflow.Member }
+
+// Link returns the path of the job's page, "" if its id is not known.
+func (m memberRow) Link() string {
+	if m.Queue == "" {
+		return ""
+	}
+	return jobLink(m.Queue, m.ID)
+}
+
+func memberRows(all []workflow.Member) (rows []memberRow) {
+	for _, m := range all {
+		rows = append(rows, memberRow{m})
+	}
+	return rows
+}
+
+// DeadRows returns the dead jobs that the page lists.
+func (w workflowRow) DeadRows() []memberRow { return memberRows(w.DeadJobs) }
+
+// WaitingRows returns the waiting jobs that the page lists.
+func (w workflowRow) WaitingRows() []memberRow { return memberRows(w.WaitingJobs) }
+
 // workflowBody is the page of a workflow.
 type workflowBody struct {
 	workflowRow

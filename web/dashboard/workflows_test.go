@@ -48,7 +48,7 @@ func (w *world) asked(id string) string {
 func TestWorkflowPages(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.keepWorkflow("half", `"total":2000,"done":1000,"names":["3 </bdi><img src=x onerror=alert(1)>","4 late"],"more_dead":3,"open":true,"waiting":[{"serial":7,"after":[6]}]`)
+	w.keepWorkflow("half", `"total":2000,"done":1000,"names":["3 </bdi><img src=x onerror=alert(1)>","4 late"],"more_dead":3,"open":true,"waiting":[{"q":"orders","i":"m2","m":7,"n":"orders/m2","after":[6,4]}]`)
 	w.keepWorkflow("done", `"total":1,"done":1,"ended":1763600060000`)
 	w.keepWorkflow("dead", `"total":2,"done":1,"names":["2 a"],"more_dead":1,"told_dead":true`)
 	w.keepWorkflow("late", `"total":2,"done":1,"late":true,"told_dead":true`)
@@ -58,7 +58,7 @@ func TestWorkflowPages(t *testing.T) {
 	expect(t, w.get("/workflows"), 200, "<body data-again>", `aria-current="page">Workflows</a>`, `href="./workflow?id=half"`, `<span class="tag good">done</span>`, `<span class="tag bad">dead</span>`, `<span class="tag bad">late</span>`, `<span class="tag warn">cancelled</span>`,
 		`<td data-name="total">2,000</td><td data-name="done">1,000</td><td data-name="dead" class="bad">3</td><td data-name="waiting">1</td><td data-name="running">996</td>`, `<td class="text">open</td>`, `<time datetime="2025-11-20T00:54:20Z" title="2025-11-20 00:54:20">`)
 	for id, want := range map[string][]string{
-		"half":          {"<body data-again>", "2,000 jobs</h2>", "running <b>996</b>", `<svg class="members"`, `role="img" aria-label="2,000 jobs: 1,000 done, 996 running, 1 waiting, 3 dead"`, `<rect class="done" x="0" y="0" width="49"`, `&lt;/bdi&gt;&lt;img src=x`, "<bdi>late</bdi>", "These are the first of 3", "Close it", "Cancel it"},
+		"half":          {"<body data-again>", "2,000 jobs</h2>", "running <b>996</b>", `<svg class="members"`, `role="img" aria-label="2,000 jobs: 1,000 done, 996 running, 1 waiting, 3 dead"`, `<rect class="done" x="0" y="0" width="49"`, `&lt;/bdi&gt;&lt;img src=x`, "<bdi>late</bdi>", "These are the first of 3", `job?id=m2"><bdi>orders/m2</bdi></a> after <bdi>job 6</bdi>, <bdi>late</bdi>`, "Close it", "Cancel it"},
 		"done":          {"All jobs are done.", `width="100"`, "<dt>Ended</dt>"},
 		"dead":          {"If they are requeued and succeed, it goes on.", "<bdi>a</bdi>", "Cancel it"},
 		"late":          {"Its deadline has passed.", "Cancel it"},
