@@ -78,8 +78,12 @@ type errorsCommand struct {
 // Run prints the kinds of errors, those with most jobs first.
 func (c *errorsCommand) Run(with *session) error {
 	var answer web.Errors
+	at := "NEWEST"
+	if c.State == "failed" || c.State == "retry" {
+		at = "LATEST_DUE" // of the next attempts
+	}
 	return with.getAndPrint(errorsPath(c.Queue, c.State), &answer, func() {
-		with.PrintTable("JOBS PAYLOADS NEWEST KIND", func(row func(string, ...any)) {
+		with.PrintTable("JOBS PAYLOADS "+at+" KIND", func(row func(string, ...any)) {
 			for _, g := range answer.Groups {
 				row("%d\t%d\t%s\t%s", g.Jobs, g.Payloads, formatTime(g.Newest), cmp.Or(g.Kind, "-")) // unchanged, for --kind
 			}
