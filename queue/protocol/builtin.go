@@ -137,10 +137,17 @@ func (c *Client) collectOf(ctx context.Context, queue string, into *collector, p
 	q = q.Latest()
 	q.refreshEntry(ctx)
 	results, err := (*q.deliver.Load())(context.WithValue(ctx, collectKey{}, into), pushes)
-	if err = cmp.Or(err, firstError(results)); err != nil && !Transient(err) && ctx.Err() == nil && q.Pushable() == nil {
-		err = fmt.Errorf("%w: %w", ErrFollowUp, err) // the same push would be refused again
+	err = cmp.Or(err, firstError(results))
+	retryable := Transient(err) || ctx.Err() != nil
+	switch {
+	case err == nil || retryable && into.members:
+		return err
+	case retryable:
+		return &userError{err} // middlewares and codec store nothing here, so Redis was not asked
+	case q.Pushable() != nil:
+		return err
 	}
-	return err
+	return fmt.Errorf("%w: %w", ErrFollowUp, err) // the same push would be refused again
 }
 
 // storedFollowUps returns the follow-ups of the handler of a built-in queue, whose payloads are stored forms already.

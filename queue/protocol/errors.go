@@ -71,6 +71,9 @@ var ErrHeld = errors.New("the shard's claim is held or has changed")
 // Redis was out of reach, starting, failing over, moving a slot, read-only, or out of memory or connections, or if the
 // queue was being resharded. If the connection broke, it is unknown whether the operation was executed.
 func Transient(err error) bool {
+	if of := (*userError)(nil); errors.As(err, &of) {
+		return false
+	}
 	return redisdb.Transient(err) || errors.Is(err, errAnswerLost) || errors.Is(err, ErrMoving)
 }
 
@@ -78,6 +81,13 @@ func Transient(err error) bool {
 // is missing, the check of the certificate fails, or the server is too old or may evict keys. A person mends that, at Redis or
 // in the configuration of the client.
 func Denied(err error) bool { return redisdb.Denied(err) }
+
+// userError is an error of a middleware or a codec that encodes follow-ups. It is not Transient, whatever it wraps, because
+// it says nothing about Redis.
+type userError struct{ err error }
+
+func (e *userError) Error() string { return "a middleware or the codec: " + e.err.Error() }
+func (e *userError) Unwrap() error { return e.err }
 
 // Unreachable reports whether err means that Redis could not be reached or did not answer.
 func Unreachable(err error) bool { return redisdb.Unreachable(err) }

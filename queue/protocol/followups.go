@@ -53,7 +53,8 @@ type collector struct {
 // ends, and hops is the largest header hops of its payloads, 0 if there is none.
 //
 // The error is lowkiq.ErrUnknownQueue if a queue is not registered, ErrCodec if this process does not have its codec,
-// ErrHops if the chain is too long, or ErrFollowUp. After a Transient error the caller may try again.
+// ErrHops if the chain is too long, or ErrFollowUp. After a Transient error the caller may try again. An error of a middleware
+// or a codec is never Transient.
 func (c *Client) EncodeFollowUps(ctx context.Context, source string, hops int, all []lowkiq.FollowUp) ([]FollowUp, error) {
 	if len(all) == 0 {
 		return nil, nil

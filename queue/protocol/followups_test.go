@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"slices"
 	"strings"
 	"testing"
@@ -22,6 +24,7 @@ import (
 
 // Follow-ups: what the end of a payload pushes to other queues.
 var followUpTests = []testCase{
+	{"FollowUp_UserErrors", testFollowUpUserErrors},
 	{"FollowUp_GoesWithTheAck", testFollowUpAck},
 	{"FollowUp_OfTheRule", testFollowUpRule},
 	{"FollowUp_OfAMember", testFollowUpMember},
@@ -556,6 +559,28 @@ func testFollowUpNumbers(t *testing.T, b *backend) {
 			t.Errorf("step %d: got number %d, want more than %d", i, got, last)
 		} else {
 			last = got
+		}
+	}
+}
+
+// testFollowUpUserErrors: an error of a middleware is not Transient, because a caller that repeats the encoding until it
+// succeeds would wait without end. It does not mean that the follow-up can never be stored.
+func testFollowUpUserErrors(t *testing.T, b *backend) {
+	var fails error
+	r := rigOn(t, b.open(t, func(cfg *Config) {
+		cfg.Middlewares = []Middleware{func(_ string, next Pusher) Pusher {
+			return func(ctx context.Context, jobs []lowkiq.Push) ([]Result, error) {
+				if fails != nil {
+					return nil, fails
+				}
+				return next(ctx, jobs)
+			}
+		}}
+	}))
+	for _, fails = range []error{context.DeadlineExceeded, io.EOF, &net.OpError{Op: "dial", Err: errors.New("refused")}} {
+		_, err := r.c.EncodeFollowUps(r.ctx, "q", 0, []lowkiq.FollowUp{then("q", "a", "")})
+		if !errors.Is(err, fails) || Transient(err) || errors.Is(err, ErrFollowUp) {
+			t.Errorf("got %v, transient %v, want %v that is neither transient nor final", err, Transient(err), fails)
 		}
 	}
 }

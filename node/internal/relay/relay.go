@@ -14,7 +14,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"runtime/debug"
 	"strings"
 	"sync"
 	"time"
@@ -53,6 +52,9 @@ const (
 	maxPause   = time.Minute
 )
 
+// slowPause is how long follow-ups between two queues wait after their middlewares and codecs were slow.
+const slowPause = 3 * verdict.EncodePatience
+
 // Bounds of a round, which reads a page of each of some shards.
 const (
 	maxSources  = 16        // shards of a round
@@ -67,6 +69,9 @@ type Relay struct {
 
 	mu      sync.Mutex
 	sources map[lowkiq.Shard]*source // guarded by mu
+
+	// slowUntil says until when follow-ups from a queue to a queue wait, by Config.Now. Only Run uses it.
+	slowUntil map[[2]string]time.Duration
 }
 
 // Reasons returns why follow-ups wait, by the queue of their shards.
@@ -118,7 +123,7 @@ type blocked struct {
 
 // New returns a relay.
 func New(cfg Config) *Relay {
-	return &Relay{cfg: cfg, wake: make(chan struct{}, 1), sources: map[lowkiq.Shard]*source{}}
+	return &Relay{cfg: cfg, wake: make(chan struct{}, 1), sources: map[lowkiq.Shard]*source{}, slowUntil: map[[2]string]time.Duration{}}
 }
 
 // Kick makes the relay look at a shard. If anew is true, it looks at all its follow-ups, else at new ones.
@@ -397,6 +402,9 @@ func (r *Relay) sort(ctx context.Context, p *pass) (shipments []*protocol.Shipme
 		if o.End != "" {
 			err := r.encode(ctx, p, &o)
 			switch {
+			case err != nil && ctx.Err() != nil:
+				p.fail(r.cfg.Now())
+				return nil
 			case errors.Is(err, protocol.ErrFollowUp), errors.Is(err, protocol.ErrHops):
 				r.cfg.Dropped(p.shard.Shard, &o, err)
 				p.page.Delivered = append(p.page.Delivered, o.Number)
@@ -416,35 +424,52 @@ func (r *Relay) sort(ctx context.Context, p *pass) (shipments []*protocol.Shipme
 }
 
 // encode puts a follow-up by the rule then into the form of its queue. The error is a protocol.ErrFollowUp or a
-// protocol.ErrHops if the follow-up can never be delivered. Codecs and middlewares are code of users, and may panic.
-func (r *Relay) encode(ctx context.Context, p *pass, o *protocol.Outgoing) (err error) {
-	defer func() {
-		if value := recover(); value != nil {
-			err = fmt.Errorf("%w: a codec or a middleware panics: %v\n%s", protocol.ErrFollowUp, value, debug.Stack())
-		}
-	}()
-	decode, err := r.cfg.Decoder(ctx, p.shard.Queue)
+// protocol.ErrHops if the follow-up can never be delivered. Codecs and middlewares are code of users, and may panic or hang.
+// After they were slow, other follow-ups of the same two queues wait, so that they do not take the time of all follow-ups.
+func (r *Relay) encode(ctx context.Context, p *pass, o *protocol.Outgoing) error {
+	source, one := p.shard.Queue, *o
+	queues := [2]string{source, one.Queue}
+	if r.cfg.Now() < r.slowUntil[queues] {
+		return verdict.ErrSlow
+	}
+	stored, err := verdict.Encode(ctx, func(ctx context.Context) (protocol.FollowUp, error) { return r.encodeFrom(ctx, source, &one) })
+	var panicked *verdict.PanicError
+	switch {
+	case errors.As(err, &panicked):
+		return fmt.Errorf("%w: a codec or a middleware panics: %v\n%s", protocol.ErrFollowUp, panicked.Value, panicked.Stack)
+	case errors.Is(err, verdict.ErrSlow):
+		r.slowUntil[queues] = r.cfg.Now() + slowPause
+	}
 	if err != nil {
 		return err
 	}
+	o.FollowUp, o.End = stored, ""
+	return nil
+}
+
+// encodeFrom returns a follow-up of a queue in its stored form.
+func (r *Relay) encodeFrom(ctx context.Context, source string, o *protocol.Outgoing) (stored protocol.FollowUp, err error) {
+	decode, err := r.cfg.Decoder(ctx, source)
+	if err != nil {
+		return stored, err
+	}
 	payload, err := o.Open()
 	if err != nil {
-		return fmt.Errorf("%w: %w", protocol.ErrFollowUp, err)
+		return stored, fmt.Errorf("%w: %w", protocol.ErrFollowUp, err)
 	}
 	_, text, _ := strings.Cut(o.End, "\n")
 	push, err := verdict.PassOn(o.Queue, o.ID, payload, decode, map[string]string{"ended": o.EndWord(), "error": text})
 	if err != nil {
-		return err
+		return stored, err
 	}
-	stored, err := r.cfg.Redis.EncodeFollowUps(ctx, p.shard.Queue, protocol.HopsOf([]lowkiq.Payload{payload}), []lowkiq.FollowUp{push})
-	if err == nil && len(stored) != 1 {
-		err = fmt.Errorf("%w: a middleware made %d jobs of it, must be 1", protocol.ErrFollowUp, len(stored))
+	all, err := r.cfg.Redis.EncodeFollowUps(ctx, source, protocol.HopsOf([]lowkiq.Payload{payload}), []lowkiq.FollowUp{push})
+	switch {
+	case err != nil:
+		return stored, err
+	case len(all) != 1:
+		return stored, fmt.Errorf("%w: a middleware made %d jobs of it, must be 1", protocol.ErrFollowUp, len(all))
 	}
-	if err != nil {
-		return err
-	}
-	o.FollowUp, o.End = stored[0], ""
-	return nil
+	return all[0], nil
 }
 
 // settle records the outcome of a shipment.

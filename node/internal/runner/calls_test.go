@@ -77,7 +77,7 @@ func (p *process) add(q Queue, handle lowkiq.HandlerFunc) *shard {
 			p.h.judge.leave(b, jobs, seen, broken, context.Cause(ctx))
 		}()
 		answer = handle(ctx, b)
-		broken = panics(answer)
+		broken = panics(answer) || p.loses != nil && p.loses(jobs[0].ID)
 		return answer
 	})
 	s := &shard{

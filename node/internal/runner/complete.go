@@ -39,7 +39,10 @@ func (r *Runner) callHandler(batch *lowkiq.Batch, l *lane) {
 	if reports.Answers != nil {
 		answer = r.queue.rules().verdictRules().CheckAnswers(batch, reports.Answers, answer)
 	}
-	answer = r.addFollowUps(batch, &reports, answer)
+	answer, stopped := r.addFollowUps(batch, &reports, answer)
+	if cause == nil {
+		cause = stopped
+	}
 	result := callResult{Reports: reports, popped: l.popped, began: now, took: took, logs: logs, place: l.place, jobs: len(jobs)}
 	r.mu.Lock()
 	r.state.pace.addCall(took, len(jobs))
@@ -63,24 +66,26 @@ func (r *Runner) callHandler(batch *lowkiq.Batch, l *lane) {
 }
 
 // addFollowUps adds the follow-ups of done jobs to the reports, before the ack stores both. It reads queues that this process
-// has not opened yet from Redis, and tries again while Redis is out of reach. So a short outage fails no job.
-func (r *Runner) addFollowUps(batch *lowkiq.Batch, reports *verdict.Reports, answer error) error {
+// has not opened yet from Redis, and tries again while Redis is out of reach. So a short outage fails no job. stopped is the
+// cause of the end of work if that has ended the attempts.
+func (r *Runner) addFollowUps(batch *lowkiq.Batch, reports *verdict.Reports, answer error) (_, stopped error) {
 	rules := r.queue.rules()
 	if rules.Then.Done == "" && reports.Answers == nil { // as in most calls
-		return answer
+		return answer, nil
 	}
-	return rules.verdictRules().AddFollowUps(batch, reports, answer, func(hops int, all []lowkiq.FollowUp) (stored []protocol.FollowUp, err error) {
-		defer func() {
-			if value := recover(); value != nil { // a panic of a codec must not end the process
-				err = &verdict.PanicError{Value: value, Stack: debug.Stack()}
-			}
-		}()
+	answer = rules.verdictRules().AddFollowUps(batch, reports, answer, func(hops int, all []lowkiq.FollowUp) (stored []protocol.FollowUp, err error) {
 		err = r.retryTransient(r.work, "read the queue of a follow-up", func() (err error) {
-			stored, err = r.process.EncodeFollowUps(r.process.IO, r.Shard.Queue, hops, all)
+			stored, err = verdict.Encode(r.process.IO, func(ctx context.Context) ([]protocol.FollowUp, error) {
+				return r.process.EncodeFollowUps(ctx, r.Shard.Queue, hops, all)
+			})
 			return err
 		})
+		if protocol.Transient(err) {
+			stopped = context.Cause(r.work)
+		}
 		return stored, err
 	})
+	return answer, stopped
 }
 
 // callResult describes a handler call that has ended, or a batch without a call.

@@ -29,6 +29,9 @@ type process struct {
 	lease    atomic.Int64 // until when it may work, since the history's start
 	lanes    sync.WaitGroup
 
+	// loses reports whether the follow-ups of a done job cannot be stored, so that it does not end. nil stands for none.
+	loses func(id string) bool
+
 	mu      sync.Mutex
 	runners map[lowkiq.Shard]*Runner
 }
