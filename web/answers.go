@@ -205,6 +205,8 @@ type Deleted struct {
 	Morgue     int    `json:"morgue"`               // payloads in the morgue
 	Aside      int    `json:"unreadable,omitempty"` // records that a repair has set aside
 	Outgoing   int    `json:"outgoing,omitempty"`   // follow-ups that were not delivered
+	// for a dry run: what still pushes to the queue, a sentence each: recurring entries, and rules then of the answering node's queues
+	NeededBy []string `json:"needed_by,omitempty"`
 }
 
 // Outgoing has the follow-ups of a queue that wait to be delivered to other queues.

@@ -3,6 +3,7 @@ package web
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"net/http"
 	"slices"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/queue/protocol"
+	"github.com/lowkiq/lowkiq/queue/recurring"
 	"github.com/lowkiq/lowkiq/queue/remove"
 	"github.com/lowkiq/lowkiq/queue/rules"
 	"github.com/lowkiq/lowkiq/status"
@@ -159,5 +161,30 @@ func (a *api) deleteQueue(w http.ResponseWriter, r *http.Request) (any, error) {
 	if err != nil && !needsForce {
 		return nil, err
 	}
-	return Deleted{name, !want.DryRun, had.Before, needsForce, had.Jobs, had.Morgue, had.Aside, had.Outgoing}, nil
+	answer := Deleted{name, !want.DryRun, had.Before, needsForce, had.Jobs, had.Morgue, had.Aside, had.Outgoing, nil}
+	if want.DryRun {
+		answer.NeededBy, err = a.findNeeds(r.Context(), name)
+		return answer, err
+	}
+	return answer, nil
+}
+
+// findNeeds returns what pushes to a queue, a sentence each: rules then of this node's queues, and recurring entries.
+func (a *api) findNeeds(ctx context.Context, name string) (needs []string, err error) {
+	then := a.node.Then()
+	for _, q := range slices.Sorted(maps.Keys(then)) {
+		if q != name && then[q].Done == name {
+			needs = append(needs, fmt.Sprintf("the rule then.done of queue %s passes payloads to it", q))
+		}
+		if q != name && then[q].Dead == name {
+			needs = append(needs, fmt.Sprintf("the rule then.dead of queue %s passes payloads to it", q))
+		}
+	}
+	entries, err := recurring.Of(a.client).List(ctx)
+	for _, e := range entries {
+		if e.Queue == name {
+			needs = append(needs, fmt.Sprintf("the recurring entry %s pushes to it", e.Name))
+		}
+	}
+	return needs, err
 }

@@ -97,7 +97,7 @@ var cases = map[string][]routeCase{
 	"POST /api/v1/queues/{q}/delete": {
 		{"owned", ordersPath + "delete", `{"force":true}`, 409, []string{`shard orders/0: the queue is handled: instance n1/01J.1 owns the shard`}},
 		{"empty", "/api/v1/queues/mail/delete", "", 200, []string{`{"queue":"mail","deleted":true,"needs_force":false,"jobs":0,"morgue":0}`}},
-		{"dry run", "/api/v1/queues/mail/delete", `{"dry_run":true}`, 200, []string{`{"queue":"mail","deleted":false,`}},
+		{"dry run", "/api/v1/queues/mail/delete", `{"dry_run":true}`, 200, []string{`{"queue":"mail","deleted":false,`, `"needed_by":["the rule then.dead of queue orders passes payloads to it","the recurring entry report pushes to it"`}},
 		{"filled", ordersPath + "delete", `{"dry_run":true}`, 200, []string{`"deleted":false,"needs_force":true,"jobs":9,"morgue":2`}},
 		{"unknown", "/api/v1/queues/nowhere/delete", "", 404, []string{`unknown queue \"nowhere\" (known: mail, orders)`}},
 		{"field", ordersPath + "delete", `{"forced":true}`, 400, []string{`"field":"forced"`}},

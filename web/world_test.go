@@ -79,6 +79,11 @@ type fakeNode struct {
 	drains   bool
 }
 
+// Then has a rule that names the queue mail.
+func (n *fakeNode) Then() map[string]rules.Then {
+	return map[string]rules.Then{"orders": {Dead: "mail"}}
+}
+
 // Attach does not run the pages.
 func (n *fakeNode) Attach(func() (string, error), func(context.Context) error) error { return nil }
 

@@ -139,6 +139,13 @@ func contentsText(d web.Deleted) string {
 	return text
 }
 
+// printNeeds warns of what pushes to a queue that is to be deleted.
+func printNeeds(with *session, d web.Deleted) {
+	for _, text := range d.NeededBy {
+		terminal.Fprintf(with.Err, "lowkiq-node: warning: queue %s is needed: %s\n", d.Queue, text)
+	}
+}
+
 // Run deletes the queue.
 func (c *queuesDelete) Run(with *session) error {
 	ask := !c.Yes && !c.DryRun
@@ -157,6 +164,7 @@ func (c *queuesDelete) Run(with *session) error {
 	}
 	if ask {
 		if !had.NeedsForce && !had.Before {
+			printNeeds(with, had)
 			if err := with.confirm("Delete queue %s for ever, with %s?", terminal.EscapeText(c.Queue), contentsText(had)); err != nil {
 				return err
 			}
@@ -175,8 +183,10 @@ func (c *queuesDelete) Run(with *session) error {
 	case had.Before:
 		return with.Printf("queue %s was deleted before\n", c.Queue)
 	case c.DryRun && had.NeedsForce:
+		printNeeds(with, had)
 		return with.Printf("queue %s would not be deleted without --force: it has %s\n", c.Queue, contentsText(had))
 	case c.DryRun:
+		printNeeds(with, had)
 		return with.Printf("queue %s would be deleted, with %s\n", c.Queue, contentsText(had))
 	}
 	return with.Printf("queue %s is deleted, with %s\n", c.Queue, contentsText(had))
