@@ -312,7 +312,7 @@ func (in *instance) backgroundLoops() []func(context.Context) {
 		static: n.cfg.static() != nil, log: in.log, warn: in.ops.logWarning, relay: in.relayUnowned,
 	}
 	return []func(context.Context){
-		in.wakeups.followNews, in.wakeups.pollShards, minute.run, in.trimMorgues, in.followRules, in.sharePermits, in.tendGroups, in.watchWaits, in.watchEviction, in.relay.Run,
+		in.wakeups.followNews, in.wakeups.pollShards, minute.run, in.trimMorgues, in.followRules, in.sharePermits, in.tendGroups, in.watchWaits, in.watchMemory, in.relay.Run,
 		func(ctx context.Context) { n.ready.watchHandlers(ctx, in.log, in.keeper.RenewNow) },
 		func(ctx context.Context) { in.claims.ScanOrphans(ctx, scan.scanConfig()) },
 	}

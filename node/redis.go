@@ -10,13 +10,14 @@ import (
 	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
-// evictionCheckInterval is the time between two checks whether Redis may evict keys. A person may change that while nodes run.
-const evictionCheckInterval = 30 * time.Second
+// memoryCheckInterval is the time between two checks whether Redis is full or may evict keys.
+const memoryCheckInterval = 10 * time.Second
 
 // redisTrouble has the problems with Redis that this node shows to people.
 type redisTrouble struct {
 	mu      sync.Mutex
 	evicts  string // warning about a server that may evict keys; "" if none may; guarded by mu
+	full    string // warning about a full server; "" if none is; guarded by mu
 	refuses string // error of the last refused lease; "" since a renewal; guarded by mu
 	failed  string // error of the last request of the lease; "" since a renewal; guarded by mu
 }
@@ -65,44 +66,65 @@ func (t *redisTrouble) warningTexts() (list []string) {
 	if t.refuses != "" {
 		list = append(list, "Redis refuses the lease of this node, so nodes are gone and queues are unhandled until that is mended: "+t.refuses)
 	}
-	if t.evicts != "" {
-		list = append(list, t.evicts)
+	for _, text := range []string{t.full, t.evicts} {
+		if text != "" {
+			list = append(list, text)
+		}
 	}
 	return list
 }
 
-// setEvicts sets the warning about a server that may evict keys. It returns whether the warning has changed.
-func (t *redisTrouble) setEvicts(text string) (news bool) {
+// fullServer returns the warning about a full server, or "".
+func (t *redisTrouble) fullServer() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	news = text != t.evicts
-	t.evicts = text
-	return news
+	return t.full
 }
 
-// watchEviction repeats checkEviction until ctx ends.
-func (in *instance) watchEviction(ctx context.Context) {
-	every(ctx, evictionCheckInterval, func() { in.checkEviction(ctx) })
+// setMemory sets the warnings about full servers and about servers that may evict keys. It returns whether these have changed.
+func (t *redisTrouble) setMemory(full, evicts string) (fullNews, evictsNews bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	fullNews, evictsNews = (full != "") != (t.full != ""), evicts != t.evicts
+	t.full, t.evicts = full, evicts
+	return fullNews, evictsNews
 }
 
-// checkEviction asks whether Redis may evict keys, and logs a change.
-func (in *instance) checkEviction(ctx context.Context) {
+// watchMemory repeats checkMemory until ctx ends.
+func (in *instance) watchMemory(ctx context.Context) {
+	every(ctx, memoryCheckInterval, func() { in.checkMemory(ctx) })
+}
+
+// checkMemory asks whether Redis is full or may evict keys, and logs a change.
+func (in *instance) checkMemory(ctx context.Context) {
 	n := in.node
-	ctx, cancel := context.WithTimeout(ctx, evictionCheckInterval/2)
+	ctx, cancel := context.WithTimeout(ctx, memoryCheckInterval/2)
 	defer cancel()
-	address, policy, err := n.client.Evicts(ctx)
+	servers, err := n.client.Memory(ctx)
 	if err != nil {
-		in.ops.logWarning("ask whether redis may evict keys", nil, err)
+		in.ops.logWarning("ask redis about its memory", nil, err)
 		return
 	}
-	text := ""
-	if policy != "" && !n.cfg.AllowEviction {
-		text = fmt.Sprintf("redis %s has maxmemory-policy %s and may drop jobs when it is full; set it to noeviction, with CONFIG SET and in its file", address, policy)
+	full, evicts := "", ""
+	for _, s := range servers {
+		if s.Full() {
+			full = fmt.Sprintf("redis %s is full: %d of %d bytes are used; pushes are refused until memory is free or maxmemory is raised", s.Address, s.Used, s.Max)
+		}
+		if s.MayEvict() && !n.cfg.AllowEviction {
+			evicts = fmt.Sprintf("redis %s has maxmemory-policy %s and may drop jobs when it is full; set it to noeviction, with CONFIG SET and in its file", s.Address, s.Policy)
+		}
 	}
-	switch news := n.redis.setEvicts(text); {
-	case news && text != "":
-		n.log.Error("redis may evict keys, and with them jobs", "redis", address, "maxmemory_policy", policy)
-	case news:
+	fullNews, evictsNews := n.redis.setMemory(full, evicts)
+	switch {
+	case evictsNews && evicts != "":
+		n.log.Error("redis may evict keys, and with them jobs", "detail", evicts)
+	case evictsNews:
 		n.log.Info("redis does not evict keys any more")
+	}
+	switch {
+	case fullNews && full != "":
+		n.log.Error("redis refuses pushes", "detail", full)
+	case fullNews:
+		n.log.Info("redis is not full any more")
 	}
 }

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -30,8 +31,8 @@ func TestEvictionWhileItRuns(t *testing.T) {
 		warned bool
 	}{{"volatile-lru", true}, {"allkeys-random", true}, {"noeviction", false}} {
 		raw(t, srv.Addr(), "CONFIG", "SET", "maxmemory-policy", step.policy)
-		strict.instance().checkEviction(t.Context())
-		lax.instance().checkEviction(t.Context())
+		strict.instance().checkMemory(t.Context())
+		lax.instance().checkMemory(t.Context())
 		if got := strict.warned("maxmemory-policy " + step.policy); got != step.warned {
 			t.Errorf("%s: warned %t, want %t", step.policy, got, step.warned)
 		}
@@ -41,6 +42,24 @@ func TestEvictionWhileItRuns(t *testing.T) {
 	}
 	if strict.warned("maxmemory-policy") {
 		t.Error("got a warning of a policy that was changed back")
+	}
+}
+
+// TestFullRedisIsNamed checks that a full Redis is named in warnings and as a cause, for as long as it is full.
+func TestFullRedisIsNamed(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	var log lines
+	run := start(t, Config{Redis: srv.URL(), Log: slog.New(slog.NewTextHandler(&log, nil))}, QueueConfig{Shards: 1}, nothing).serving()
+	for _, full := range []bool{true, false} {
+		raw(t, srv.Addr(), "CONFIG", "SET", "maxmemory", map[bool]string{true: "1", false: "0"}[full])
+		run.instance().checkMemory(t.Context())
+		if got := run.warned("redis " + srv.Addr() + " is full: "); got != full || (run.Cluster().RedisFull() != "") != full {
+			t.Errorf("full %t: got warned %t, cause %q", full, got, run.Cluster().RedisFull())
+		}
+	}
+	if !log.has(`msg="redis refuses pushes"`) || !log.has(`msg="redis is not full any more"`) {
+		t.Errorf("got log %s, want its begin and end", log.String())
 	}
 }
 

@@ -73,5 +73,8 @@ func (n *Node) LocateOrCancel(owner string, s lowkiq.Shard, id string, cancel *p
 	return in.wakeups.locateOrCancel(s, id, cancel), true
 }
 
+// RedisFull says which Redis is full, or returns "".
+func (n *Node) RedisFull() string { return n.redis.fullServer() }
+
 // RedisRefuses returns Redis's refusal of the node's lease, or "".
 func (n *Node) RedisRefuses() string { return n.redis.leaseRefusal() }

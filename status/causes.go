@@ -96,6 +96,7 @@ const (
 	CauseRetries     CauseKind = "retries"     // ids wait for their next attempt
 	CauseBlocked     CauseKind = "blocked"     // ids are out of retries
 	CauseOutgoing    CauseKind = "outgoing"    // follow-ups wait to be delivered
+	CauseFull        CauseKind = "full"        // Redis is full and refuses pushes
 )
 
 // Cause is a reason why a queue, or some ids of it, cannot go faster now.
@@ -108,7 +109,7 @@ type Cause struct {
 // Slowest returns the most important cause of a queue's lag. Causes that concern only some ids do not count.
 func Slowest(causes []Cause) (first Cause, there bool) {
 	for _, c := range causes {
-		if !slices.Contains([]CauseKind{CauseHeld, CauseRetries, CauseBlocked, CauseOutgoing}, c.Kind) {
+		if !slices.Contains([]CauseKind{CauseHeld, CauseRetries, CauseBlocked, CauseOutgoing, CauseFull}, c.Kind) {
 			return c, true
 		}
 	}
@@ -128,6 +129,7 @@ type QueueFacts struct {
 	Name    string
 	Paused  bool
 	Redis   string // why Redis refuses leases of the answering node; "" if it does not
+	Full    string // which Redis is full; "" if none is
 	Handled Handled
 	Shards  []protocol.Stats // nil if they are not known
 	Reshard *Reshard         // nil if none is under way
@@ -186,6 +188,9 @@ func (f *QueueFacts) Causes() []Cause {
 		}
 		add(CauseOutgoing, "outgoing "+f.Name, "%d %s to other queues %s, the first for %s%s", n, verb(n, "follow-up", "follow-ups"), verb(n, "waits", "wait"),
 			sum.OldestOut.Round(time.Second), reason)
+	}
+	if f.Full != "" {
+		add(CauseFull, "redis", "%s", f.Full)
 	}
 	return *causes
 }

@@ -157,3 +157,13 @@ func TestBy(t *testing.T) {
 		t.Errorf("got %s", got)
 	}
 }
+
+// A full Redis is a cause that does not explain a lag, because it refuses pushes and not the work.
+func TestFullRedisIsACause(t *testing.T) {
+	t.Parallel()
+	causes := (&QueueFacts{Name: "orders", Full: "redis h:1 is full"}).Causes()
+	last := causes[len(causes)-1]
+	if first, _ := Slowest([]Cause{last}); last.Kind != CauseFull || last.Reason != "redis h:1 is full" || first.Kind != "" {
+		t.Errorf("got %+v, want the full Redis, and not for a lag", causes)
+	}
+}

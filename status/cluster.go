@@ -34,6 +34,8 @@ type Cluster interface {
 	// Errors are ErrUnknownNode and ErrNotHeard.
 	Drain(ctx context.Context, node string, on bool) (instance string, err error)
 	Drainer
+	// RedisFull says which Redis is full, "" if none is.
+	RedisFull() string
 	// RedisRefuses returns why Redis refuses the node's lease, "" if it does not.
 	RedisRefuses() string
 }

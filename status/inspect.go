@@ -40,6 +40,8 @@ type Source interface {
 	View(context.Context) (rebalance.View, error)
 	// Warnings returns what an operator should mend, as the node sees it.
 	Warnings() []string
+	// RedisFull says which Redis is full, "" if none is.
+	RedisFull() string
 	// RedisRefuses returns why Redis refuses the node's lease, "" if it does not.
 	RedisRefuses() string
 	// Static says which shards a static node owns, "" for other nodes.

@@ -46,7 +46,7 @@ func (a *api) readFigures(ctx context.Context) ([]status.Queue, error) {
 	if err != nil {
 		return nil, err
 	}
-	all, refuses := make([]status.Queue, 0, len(entries)), a.cfg.Cluster.RedisRefuses()
+	all := make([]status.Queue, 0, len(entries))
 	for _, name := range slices.Sorted(maps.Keys(entries)) {
 		stats, err := a.readStats(ctx, name)
 		if errors.Is(err, lowkiq.ErrUnknownQueue) || errors.Is(err, protocol.ErrEntryDamaged) {
@@ -55,7 +55,7 @@ func (a *api) readFigures(ctx context.Context) ([]status.Queue, error) {
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, queueOf(name, entries[name], a.client.Registry().Limits(name, entries[name]), stats, handled, refuses, reshards[name]))
+		all = append(all, a.queueOf(name, entries[name], a.client.Registry().Limits(name, entries[name]), stats, handled, reshards[name]))
 	}
 	return all, nil
 }
@@ -69,9 +69,9 @@ func (a *api) readStats(ctx context.Context, name string) ([]protocol.Stats, err
 	return a.client.Stats(ctx, q.All()...)
 }
 
-func queueOf(name string, entry protocol.RegistryEntry, limits rules.Push, shards []protocol.Stats, handled status.Handled, refuses string, reshard *status.Reshard) status.Queue {
+func (a *api) queueOf(name string, entry protocol.RegistryEntry, limits rules.Push, shards []protocol.Stats, handled status.Handled, reshard *status.Reshard) status.Queue {
 	stats := protocol.Sum(shards)
-	facts := status.QueueFacts{Name: name, Paused: entry.Paused, Redis: refuses, Handled: handled, Shards: shards, Reshard: reshard}
+	facts := status.QueueFacts{Name: name, Paused: entry.Paused, Redis: a.cfg.Cluster.RedisRefuses(), Full: a.cfg.Cluster.RedisFull(), Handled: handled, Shards: shards, Reshard: reshard}
 	return status.Queue{
 		Name: name, Shards: entry.Shards, Paused: entry.Paused, Unhandled: len(handled.By(name)) == 0, Lag: stats.Lag.Seconds(),
 		Jobs: stats.Jobs, Morgue: stats.Morgue, Outgoing: stats.Outgoing, Processed: stats.Processed, Failed: stats.Failed,
@@ -98,7 +98,7 @@ func (a *api) showQueue(q *protocol.Queue, _ http.ResponseWriter, r *http.Reques
 		return nil, err
 	}
 	handled, err := a.cfg.Cluster.Handled(r.Context())
-	return queueOf(q.Name, entry, a.client.Registry().Limits(q.Name, entry), stats, handled, a.cfg.Cluster.RedisRefuses(), reshard), err
+	return a.queueOf(q.Name, entry, a.client.Registry().Limits(q.Name, entry), stats, handled, reshard), err
 }
 
 func figuresOf(s protocol.Stats) Figures {

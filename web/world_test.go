@@ -168,6 +168,8 @@ func (n *fakeNode) DrainProgress(context.Context, string) (status.DrainProgress,
 	return status.DrainProgress{Drains: n.drains}, nil
 }
 
+func (n *fakeNode) RedisFull() string { return "" }
+
 func (n *fakeNode) RedisRefuses() string { return "" }
 
 func (n *fakeNode) LocateOrCancel(string, lowkiq.Shard, string, *protocol.Cancellation) (where protocol.Whereabouts, ok bool) {

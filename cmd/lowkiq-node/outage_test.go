@@ -188,3 +188,14 @@ func TestPushWaitsForRedis(t *testing.T) {
 	}
 	waiting(t, redis.URL(), 1)
 }
+
+// Redis is full: the push says that it refuses, and not that it is away.
+func TestPushToFullRedis(t *testing.T) {
+	t.Parallel()
+	redis := redistest.Start(t, "--maxmemory", "1", "--maxmemory-policy", "noeviction")
+	p := startPush(t, redis.URL(), "--shards", "4", "--patience", "10ms", "--id", "a")
+	code, said := p.end(t), p.stderr.String()
+	if code != exit.Unreachable || !strings.HasPrefix(said, "lowkiq-node: redis refuses pushes, trying for 10ms: ") || !strings.Contains(said, "is out of memory") {
+		t.Errorf("got exit code %d and %q, want %d and that Redis refuses", code, said, exit.Unreachable)
+	}
+}

@@ -144,14 +144,21 @@ func (c *pushCommand) retryWhileAway(ctx context.Context, s *terminal.Streams, a
 
 // reportAway prints that the push waits, and for what.
 func (c *pushCommand) reportAway(s *terminal.Streams, err error) {
-	who, hint := "redis", ""
+	who, hint := "redis is away", ""
 	switch {
 	case c.Node != "":
-		who = "the node"
+		who = "the node is away"
 	case os.Getenv("LOWKIQ_URL") != "":
 		hint = "; LOWKIQ_URL does not count beside --redis, LOWKIQ_REDIS, --config or LOWKIQ_CONFIG"
 	}
-	terminal.Fprintf(s.Err, "lowkiq-node: %s is away, trying for %s: %v%s\n", who, c.Patience, err, hint)
+	var answer *web.Problem
+	switch {
+	case errors.As(err, &answer):
+		who = "the node refuses pushes"
+	case c.Node == "" && !protocol.Unreachable(err):
+		who = "redis refuses pushes"
+	}
+	terminal.Fprintf(s.Err, "lowkiq-node: %s, trying for %s: %v%s\n", who, c.Patience, err, hint)
 }
 
 // checkFlags returns an error with the code exit.Usage if flags exclude each other or are out of range.

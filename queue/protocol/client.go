@@ -100,11 +100,11 @@ func (c *Client) Check(ctx context.Context, allowEviction bool) (Server, error) 
 	return c.db.Check(ctx, allowEviction)
 }
 
-// Evicts returns the address of a master that may evict keys, and its maxmemory-policy. Both are "" if no master
-// may.
-func (c *Client) Evicts(ctx context.Context) (address, policy string, err error) {
-	return c.db.Evicts(ctx)
-}
+// Memory describes the memory of a Redis server.
+type Memory = redisdb.Memory
+
+// Memory asks every master about its memory. It fails if a master does not answer.
+func (c *Client) Memory(ctx context.Context) ([]Memory, error) { return c.db.Memory(ctx) }
 
 // Info returns the properties of every master. It fails if a master does not answer.
 func (c *Client) Info(ctx context.Context) ([]Server, error) { return c.db.Info(ctx) }

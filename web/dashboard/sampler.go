@@ -353,7 +353,7 @@ func (r redisSource) joinCluster(ctx context.Context, o *overview) (err error) {
 	if o.Handled, err = r.cluster.Handled(ctx); err != nil {
 		return err
 	}
-	o.Refuses = r.cluster.RedisRefuses()
+	o.Refuses, o.Full = r.cluster.RedisRefuses(), r.cluster.RedisFull()
 	if o.Entries, err = r.client.Registry().Entries(ctx); err != nil {
 		return err
 	}

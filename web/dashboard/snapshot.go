@@ -22,6 +22,7 @@ type overview struct {
 	Handled status.Handled             // nil if it is not known
 	Reshard map[string]*status.Reshard // under way, by queue
 	Refuses string                     // why Redis refuses leases
+	Full    string                     // which Redis is full
 }
 
 // snapshot has the figures of the cluster that were read so far. It never changes, so all pages and streams can
@@ -76,7 +77,7 @@ func (o overview) findCauses(name string, stats []protocol.Stats) []status.Cause
 	if o.Handled == nil {
 		return nil
 	}
-	facts := status.QueueFacts{Name: name, Paused: o.Entries[name].Paused, Redis: o.Refuses, Handled: o.Handled, Shards: stats, Reshard: o.Reshard[name]}
+	facts := status.QueueFacts{Name: name, Paused: o.Entries[name].Paused, Redis: o.Refuses, Full: o.Full, Handled: o.Handled, Shards: stats, Reshard: o.Reshard[name]}
 	return facts.Causes()
 }
 

@@ -156,6 +156,8 @@ func (n fakeNode) DrainProgress(context.Context, string) (status.DrainProgress, 
 	return status.DrainProgress{Drains: n.w.drains.Load()%2 == 1}, nil
 }
 
+func (n fakeNode) RedisFull() string { return "" }
+
 func (n fakeNode) RedisRefuses() string { return "" }
 
 func (n fakeNode) LocateOrCancel(string, lowkiq.Shard, string, *protocol.Cancellation) (where protocol.Whereabouts, ok bool) {

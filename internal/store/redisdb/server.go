@@ -38,23 +38,37 @@ func (db *DB) Info(ctx context.Context) ([]Server, error) {
 	return all, err
 }
 
-// Evicts returns the address and the maxmemory-policy of a master that may evict keys, "" if none
-// may.
-func (db *DB) Evicts(ctx context.Context) (address, policy string, err error) {
-	var mu sync.Mutex // guards the results; a cluster's masters are asked concurrently
+// Memory is what a master says about its memory.
+type Memory struct {
+	Address   string
+	Policy    string // maxmemory-policy; "" if unknown
+	Used, Max int64  // bytes that count for the limit, and the limit; 0 if unknown or unlimited
+}
+
+// MayEvict reports whether Redis may drop jobs when it is full.
+func (m Memory) MayEvict() bool { return mayEvict(m.Policy) }
+
+// Full reports whether Redis refuses what needs memory.
+func (m Memory) Full() bool { return m.Max > 0 && m.Used >= m.Max && !m.MayEvict() }
+
+// Memory asks every master about its memory.
+func (db *DB) Memory(ctx context.Context) (all []Memory, err error) {
+	var mu sync.Mutex // guards all; a cluster's masters are asked concurrently
 	err = db.EachMaster(ctx, func(ctx context.Context, master *DB) error {
 		text, err := master.rdb.Info(ctx, "memory").Result()
 		if err != nil {
-			return db.Explain("ask redis for its maxmemory-policy", err)
+			return db.Explain("ask redis about its memory", err)
 		}
-		if found := fieldsOf(text)["maxmemory_policy"]; mayEvict(found) {
-			mu.Lock()
-			defer mu.Unlock()
-			address, policy = master.address, found
-		}
+		fields := fieldsOf(text)
+		number := func(name string) int64 { n, _ := strconv.ParseInt(fields[name], 10, 64); return n }
+		one := Memory{master.address, fields["maxmemory_policy"], number("used_memory") - number("mem_not_counted_for_evict"), number("maxmemory")}
+		mu.Lock()
+		defer mu.Unlock()
+		all = append(all, one)
 		return nil
 	})
-	return address, policy, err
+	slices.SortFunc(all, func(x, y Memory) int { return cmp.Compare(x.Address, y.Address) })
+	return all, err
 }
 
 // mayEvict reports whether a maxmemory-policy lets Redis drop jobs.
