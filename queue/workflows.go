@@ -62,5 +62,5 @@ func (c *Client) Workflow(ctx context.Context, id string) (WorkflowStatus, error
 // Workflows returns about n workflows, and the cursor of the next page, "" after the last page. The first cursor is "". A page
 // has at most some 500, the newest first. Starts that no node has handled are left out.
 func (c *Client) Workflows(ctx context.Context, cursor string, n int) (page []WorkflowStatus, next string, err error) {
-	return workflow.List(ctx, c.protocol, cursor, n)
+	return workflow.List(ctx, c.protocol, "", cursor, n)
 }

@@ -66,14 +66,16 @@ func (l Lists) Query(values url.Values) (browse.Query, error) {
 	return q, cmp.Or(readRange(values, &q), readLimit(values, l.MaxLimit, &q.Limit), readReverse(values, &q))
 }
 
-func joinWords[T ~string](all []T) string {
-	var text []string
+func joinWords[T ~string](all []T) string { return strings.Join(wordsOf(all), ", ") }
+
+// wordsOf returns the words that are not empty.
+func wordsOf[T ~string](all []T) (words []string) {
 	for _, one := range all {
 		if one != "" {
-			text = append(text, string(one))
+			words = append(words, string(one))
 		}
 	}
-	return strings.Join(text, ", ")
+	return words
 }
 
 func readLimit(values url.Values, maximum int, into *int) error {

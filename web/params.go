@@ -6,6 +6,7 @@ import (
 
 	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/queue/days"
+	"github.com/lowkiq/lowkiq/queue/workflow"
 )
 
 // param is a parameter in the query or the path of a request, or a header.
@@ -91,6 +92,7 @@ var (
 		limitOf("maximum number of changes of an answer"),
 	}
 	workflowsQuery = []param{
+		{name: "state", about: "only workflows in this state; then a page may be empty before the last page", example: "dead", words: wordsOf(workflow.ListedStates())},
 		limitOf("number of workflows of a page, more or less"),
 		{name: "cursor", about: "next of the previous page", example: "3-0"},
 	}
@@ -136,11 +138,7 @@ func limitOf(about string) param {
 // stateParam returns the parameter state of lists.
 func (l Lists) stateParam(about string) param {
 	p := param{name: "state", about: about, usual: string(l.States[0])}
-	for _, state := range l.States {
-		if state != "" {
-			p.words = append(p.words, string(state))
-		}
-	}
+	p.words = wordsOf(l.States)
 	p.example = p.words[len(p.words)-1]
 	return p
 }

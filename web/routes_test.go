@@ -262,6 +262,8 @@ var cases = map[string][]routeCase{
 	"POST /api/v1/queues/{q}/reshard": {{"dry run", ordersPath + "reshard", `{"shards":7,"dry_run":true}`, 200, []string{`"to":7`, `"estimate":{"jobs":`}}},
 	"GET /api/v1/workflows": {
 		{"none", workflowsPath, "", 200, []string{`{"workflows":[]}`}},
+		{"state", workflowsPath + "?state=dead", "", 200, []string{`{"workflows":[]}`}},
+		{"no such state", workflowsPath + "?state=stored", "", 400, []string{`state \"stored\": must be running, done`}},
 		{"cursor", workflowsPath + "?cursor=x", "", 400, []string{"must be the cursor of a page before"}},
 		{"limit", workflowsPath + "?limit=0", "", 400, []string{"must be a number from 1"}},
 	},

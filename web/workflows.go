@@ -124,7 +124,7 @@ func (a *api) listWorkflows(_ http.ResponseWriter, r *http.Request) (any, error)
 			return nil, err
 		}
 	}
-	page, next, err := workflow.List(r.Context(), a.client, query.Get("cursor"), n)
+	page, next, err := workflow.List(r.Context(), a.client, workflow.State(query.Get("state")), query.Get("cursor"), n)
 	if err != nil {
 		return nil, err
 	}

@@ -32,6 +32,7 @@ func workflowPath(id, below string) string { return "/api/v1/workflows/" + escap
 
 type workflowsList struct {
 	nodeFlags `embed:""`
+	State     string `enum:",running,done,dead,late,cancelled" default:"" help:"Only workflows in this state: running, done, dead, late or cancelled."`
 	Limit     int    `default:"100" short:"n" help:"Number of workflows of a page, more or less: 1 to 1000."`
 	Cursor    string `placeholder:"CURSOR" help:"Cursor of the page, as the page before has printed it."`
 }
@@ -41,6 +42,9 @@ func (c *workflowsList) Run(with *session) error {
 	query := url.Values{"limit": {strconv.Itoa(c.Limit)}}
 	if c.Cursor != "" {
 		query.Set("cursor", c.Cursor)
+	}
+	if c.State != "" {
+		query.Set("state", c.State)
 	}
 	var page web.Workflows
 	return with.getAndPrint("/api/v1/workflows?"+query.Encode(), &page, func() {

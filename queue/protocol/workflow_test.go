@@ -156,8 +156,10 @@ func testWorkflowEnds(t *testing.T, b *backend) {
 	eq(t, "done", fmt.Sprint(r.status("w"), r.done()), "done 4 4 0 0[done=yes]")
 	created, err = workflow.Start(r.ctx, r.c, w)
 	eq(t, "started again", fmt.Sprint(created, err), "false <nil>")
-	page, next, err := workflow.List(r.ctx, r.c, "", 10)
-	eq(t, "list", fmt.Sprint(len(page), next, err), "1<nil>")
+	for state, want := range map[workflow.State]string{"": "1<nil>", workflow.StateDone: "1<nil>", workflow.StateDead: "0<nil>"} {
+		page, next, err := workflow.List(r.ctx, r.c, state, "", 10)
+		eq(t, "list of "+string(state), fmt.Sprint(len(page), next, err), want)
+	}
 }
 
 // testWorkflowNotForged: nobody but the handler of workflows tells a workflow that a member has ended.

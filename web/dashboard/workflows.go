@@ -102,26 +102,28 @@ func (w workflowRow) Picture() string {
 
 // workflowsBody is the page of all workflows.
 type workflowsBody struct {
+	State       workflow.State // of the rows; "" for all
+	States      []workflow.State
 	Rows        []workflowRow
 	First, Next string
 	Now         time.Time
 }
 
 func (d *Dashboard) workflowsPage(r *http.Request) (view, error) {
-	cursor := r.URL.Query().Get("cursor")
-	all, next, err := workflow.List(r.Context(), d.client, cursor, workflowsRows)
+	cursor, state := r.URL.Query().Get("cursor"), workflow.State(r.URL.Query().Get("state"))
+	all, next, err := workflow.List(r.Context(), d.client, state, cursor, workflowsRows)
 	if err != nil {
 		return view{}, err
 	}
-	b := workflowsBody{}
+	b := workflowsBody{State: state, States: workflow.ListedStates()}
 	for _, one := range all {
 		b.Rows = append(b.Rows, workflowRow{one})
 	}
 	if cursor != "" {
-		b.First = workflowsPath
+		b.First = workflowsPath + encodeQuery("state", string(state))
 	}
 	if next != "" {
-		b.Next = workflowsPath + encodeQuery("cursor", next)
+		b.Next = workflowsPath + encodeQuery("state", string(state), "cursor", next)
 	}
 	if b.Now, err = d.client.Time(r.Context()); err != nil {
 		return view{}, err

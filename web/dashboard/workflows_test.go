@@ -57,6 +57,12 @@ func TestWorkflowPages(t *testing.T) {
 	w.keepWorkflow(hostileWorkflow, `"total":1,"done":0`)
 	expect(t, w.get("/workflows"), 200, "<body data-again>", `aria-current="page">Workflows</a>`, `href="./workflow?id=half"`, `<span class="tag good">done</span>`, `<span class="tag bad">dead</span>`, `<span class="tag bad">late</span>`, `<span class="tag warn">cancelled</span>`,
 		`<td data-name="total">2,000</td><td data-name="done">1,000</td><td data-name="dead" class="bad">3</td><td data-name="waiting">1</td><td data-name="running">996</td>`, `<td class="text">open</td>`, `<time datetime="2025-11-20T00:54:20Z" title="2025-11-20 00:54:20">`)
+	dead := w.get("/workflows?state=dead")
+	expect(t, dead, 200, `<option selected>dead</option>`, `href="./workflow?id=dead"`)
+	if strings.Contains(dead.Body.String(), `href="./workflow?id=done"`) {
+		t.Error("the page of dead workflows has another")
+	}
+	expect(t, w.get("/workflows?state=gone"), 400, "must be running, done, dead, late or cancelled")
 	for id, want := range map[string][]string{
 		"half":          {"<body data-again>", "2,000 jobs</h2>", "running <b>996</b>", `<svg class="members"`, `role="img" aria-label="2,000 jobs: 1,000 done, 996 running, 1 waiting, 3 dead"`, `<rect class="done" x="0" y="0" width="49"`, `&lt;/bdi&gt;&lt;img src=x`, "<bdi>late</bdi>", "These are the first of 3", `job?id=m2"><bdi>orders/m2</bdi></a> after <bdi>job 6</bdi>, <bdi>late</bdi>`, "Close it", "Cancel it"},
 		"done":          {"All jobs are done.", `width="100"`, "<dt>Ended</dt>"},
