@@ -86,6 +86,18 @@ func (m *Metrics) EndReshard(queue string) {
 	m.gauges[reshardSeconds].DeleteLabelValues(queue)
 }
 
+// SetRedisMemory sets the used memory of Redis and its limit, in bytes. A limit of 0 is none.
+func (m *Metrics) SetRedisMemory(used, limit int64) {
+	m.gauges[redisMemoryUsed].WithLabelValues().Set(float64(used))
+	m.gauges[redisMemoryMax].WithLabelValues().Set(float64(limit))
+}
+
+// NoRedisMemory removes the series of SetRedisMemory, because Redis does not tell its memory.
+func (m *Metrics) NoRedisMemory() {
+	m.gauges[redisMemoryUsed].Reset()
+	m.gauges[redisMemoryMax].Reset()
+}
+
 // LeaseRemaining sets the function that returns how long the node may still work. It is called for
 // every scrape, because the time passes even if nothing is renewed.
 func (m *Metrics) LeaseRemaining(ask func() time.Duration) { m.remaining.Store(&ask) }

@@ -31,6 +31,7 @@ func TestTableIsExported(t *testing.T) {
 	m.RecurringMissed("daily", 1)
 	m.RefusedFollowUp("orders", "size")
 	m.SetReshard("orders", 7, time.Second)
+	m.SetRedisMemory(1, 2)
 	Pushed(registry)("orders", nil)
 	registry.MustRegister(Build("1.2.3"), &Working{
 		Slots: func() Use { return Use{Total: 8, Busy: 3} }, Children: func() map[string]Use { return map[string]Use{"orders": {Total: 2, Busy: 1}} },

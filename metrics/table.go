@@ -236,6 +236,16 @@ var (
 		Help:  "Time until this node must stop working unless it renews its lease; 0 without a lease.",
 		Worry: "below a second, again and again; 0",
 	})
+	redisMemoryUsed = declareMetric(TypeGauge, "lowkiq_redis_memory_used_bytes", "", Metric{
+		Help:  "Memory of Redis that counts for its maxmemory, as this node saw last; in a Redis Cluster that of the master nearest to its maxmemory.",
+		More:  "It is `used_memory` less `mem_not_counted_for_evict`. Nodes read it every 10 s and do not export it while Redis is away; take the max over nodes.",
+		Worry: "it is above 80 % of `lowkiq_redis_memory_max_bytes`",
+	})
+	redisMemoryMax = declareMetric(TypeGauge, "lowkiq_redis_memory_max_bytes", "", Metric{
+		Help:  "The maxmemory of the Redis of lowkiq_redis_memory_used_bytes; 0 if it has none.",
+		More:  "Take the max over nodes.",
+		Worry: "0: Redis takes memory until its host has none",
+	})
 	raftLeader = declareMetric(TypeGauge, "lowkiq_raft_leader", "", Metric{
 		Help:  "1 if this node leads the cluster.",
 		More:  "A node in no cluster does not export it.",

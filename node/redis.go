@@ -1,9 +1,12 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -95,16 +98,28 @@ func (in *instance) watchMemory(ctx context.Context) {
 	every(ctx, memoryCheckInterval, func() { in.checkMemory(ctx) })
 }
 
-// checkMemory asks whether Redis is full or may evict keys, and logs a change.
+// fullest returns the server that is nearest to its limit. It takes no limit for one of 8 EiB.
+func fullest(servers []protocol.Memory) protocol.Memory {
+	share := func(s protocol.Memory) float64 { return float64(s.Used) / float64(cmp.Or(s.Max, math.MaxInt64)) }
+	return slices.MaxFunc(servers, func(x, y protocol.Memory) int { return cmp.Compare(share(x), share(y)) })
+}
+
+// checkMemory asks whether Redis is full or may evict keys, logs a change, and exports the memory.
 func (in *instance) checkMemory(ctx context.Context) {
 	n := in.node
 	ctx, cancel := context.WithTimeout(ctx, memoryCheckInterval/2)
 	defer cancel()
 	servers, err := n.client.Memory(ctx)
+	if err == nil && len(servers) == 0 {
+		err = errors.New("no master of the Redis Cluster has slots")
+	}
 	if err != nil {
+		n.metrics.NoRedisMemory()
 		in.ops.logWarning("ask redis about its memory", nil, err)
 		return
 	}
+	most := fullest(servers)
+	n.metrics.SetRedisMemory(most.Used, most.Max)
 	full, evicts := "", ""
 	for _, s := range servers {
 		if s.Full() {

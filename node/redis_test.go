@@ -1,12 +1,14 @@
 package node
 
 import (
+	"context"
 	"log/slog"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/lowkiq/lowkiq/internal/testing/redistest"
+	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
 // warned reports whether a node's status warns of something.
@@ -54,12 +56,71 @@ func TestFullRedisIsNamed(t *testing.T) {
 	for _, full := range []bool{true, false} {
 		raw(t, srv.Addr(), "CONFIG", "SET", "maxmemory", map[bool]string{true: "1", false: "0"}[full])
 		run.instance().checkMemory(t.Context())
+		if used, limit := memoryOf(t, run); used < 1e5 || limit != map[bool]float64{true: 1}[full] {
+			t.Errorf("full %t: got metrics of %v bytes used of %v", full, used, limit)
+		}
 		if got := run.warned("redis " + srv.Addr() + " is full: "); got != full || (run.Cluster().RedisFull() != "") != full {
 			t.Errorf("full %t: got warned %t, cause %q", full, got, run.Cluster().RedisFull())
 		}
 	}
 	if !log.has(`msg="redis refuses pushes"`) || !log.has(`msg="redis is not full any more"`) {
 		t.Errorf("got log %s, want its begin and end", log.String())
+	}
+}
+
+// memoryOf returns the exported memory of Redis and its limit, -1 for those that are not exported.
+func memoryOf(t *testing.T, run *running) (used, limit float64) {
+	t.Helper()
+	families, err := run.cfg.Registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	used, limit = -1, -1
+	for _, f := range families {
+		switch f.GetName() {
+		case "lowkiq_redis_memory_used_bytes":
+			used = f.GetMetric()[0].GetGauge().GetValue()
+		case "lowkiq_redis_memory_max_bytes":
+			limit = f.GetMetric()[0].GetGauge().GetValue()
+		}
+	}
+	return used, limit
+}
+
+// TestFullnessUnknown checks that a node exports no memory while Redis does not tell it.
+func TestFullnessUnknown(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	run := start(t, Config{Redis: srv.URL()}, QueueConfig{Shards: 1}, nothing).serving()
+	in := run.instance()
+	in.checkMemory(t.Context())
+	if used, limit := memoryOf(t, run); used < 0 || limit != 0 {
+		t.Fatalf("got %v bytes used of %v, want some of 0", used, limit)
+	}
+	away, cancel := context.WithCancel(t.Context())
+	cancel()
+	in.checkMemory(away)
+	if used, limit := memoryOf(t, run); used != -1 || limit != -1 {
+		t.Errorf("got %v bytes used of %v, want no series", used, limit)
+	}
+}
+
+func TestFullest(t *testing.T) {
+	t.Parallel()
+	unlimited, busy, low, high := protocol.Memory{Address: "unlimited", Used: 900}, protocol.Memory{Address: "busy", Used: 950},
+		protocol.Memory{Address: "low", Used: 100, Max: 1000}, protocol.Memory{Address: "high", Used: 90, Max: 100}
+	for _, c := range []struct {
+		servers []protocol.Memory
+		want    string
+	}{
+		{[]protocol.Memory{unlimited}, "unlimited"},
+		{[]protocol.Memory{busy, unlimited}, "busy"},
+		{[]protocol.Memory{high, low, busy}, "high"},
+		{[]protocol.Memory{unlimited, low}, "low"},
+	} {
+		if got := fullest(c.servers); got.Address != c.want {
+			t.Errorf("%v: got %s, want %s", c.servers, got.Address, c.want)
+		}
 	}
 }
 

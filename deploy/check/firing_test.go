@@ -77,6 +77,10 @@ func TestAlertsFire(t *testing.T) {
 		{"LowkiqNodeNotReady", two("lowkiq_lease_remaining_seconds", "", "3x160", "4x160"), false},
 		{"LowkiqRedisDown", two("lowkiq_lease_remaining_seconds", "", "0x160", "0x160"), true},
 		{"LowkiqRedisDown", two("lowkiq_lease_remaining_seconds", "", "0x160", "4x160"), false},
+		{"LowkiqRedisMemory", two("lowkiq_redis_memory_used_bytes", "", "81x160", "81x160") + two("lowkiq_redis_memory_max_bytes", "", "100x160", "100x160"), true},
+		{"LowkiqRedisMemory", two("lowkiq_redis_memory_used_bytes", "", "79x160", "79x160") + two("lowkiq_redis_memory_max_bytes", "", "100x160", "100x160"), false},
+		{"LowkiqRedisMemory", one("lowkiq_redis_memory_used_bytes", "", "0x150 81x10") + one("lowkiq_redis_memory_max_bytes", "", "100x160"), false}, // for two and a half minutes
+		{"LowkiqRedisMemory", one("lowkiq_redis_memory_used_bytes", "", "81x160") + one("lowkiq_redis_memory_max_bytes", "", "0x160"), false},        // no maxmemory
 		{"LowkiqLeaseLow", two("lowkiq_lease_remaining_seconds", "", "0.5x160", "4x160"), true},
 		{"LowkiqLeaseLow", two("lowkiq_lease_remaining_seconds", "", "3.2x160", "0x160"), false},
 		{"LowkiqNoLeader", two("lowkiq_raft_leader", "", "0x160", "0x160"), true},
