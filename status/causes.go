@@ -160,7 +160,7 @@ func (f *QueueFacts) Causes() []Cause {
 	f.addWaits(handlers, add)
 	stopped := slices.ContainsFunc(*causes, func(c Cause) bool { return c.Kind != CauseGroup && c.Kind != CauseUnowned })
 	if !stopped && sum.Lag >= patient && sum.Jobs.Ready > 0 {
-		f.addShards(sum.Jobs.Ready, add)
+		f.addShards(handlers, sum.Jobs.Ready, add)
 	}
 	if !stopped && sum.Lag >= patient && sum.Jobs.Ready == 0 && sum.Jobs.Scheduled > 0 {
 		add(CausePutOff, "jobs "+f.Name+" --state scheduled", "its handler or a group put off jobs that were due, the oldest %s ago", sum.Lag.Round(time.Second))
@@ -251,8 +251,7 @@ func (f *QueueFacts) addUnowned(handlers []*Instance, add addCause) {
 	shards, waiting := 0, 0
 	for i := range f.Shards {
 		s := &f.Shards[i]
-		owned := slices.ContainsFunc(handlers, func(h *Instance) bool { return h.Name == s.Owner.Instance })
-		if left := s.Jobs.Ready + s.Jobs.InFlight; !owned && left > 0 {
+		if left := s.Jobs.Ready + s.Jobs.InFlight; !isOwned(s, handlers) && left > 0 {
 			shards++
 			waiting += left
 		}
@@ -266,6 +265,11 @@ func (f *QueueFacts) addUnowned(handlers []*Instance, add addCause) {
 	}
 	add(CauseUnowned, "shards --queue "+f.Name, "%d of %d shards have no live owner, and %s %s in them until a node claims them%s",
 		shards, len(f.Shards), countIDs(waiting), verb(waiting, "waits", "wait"), static)
+}
+
+// isOwned reports whether a live handler owns the shard.
+func isOwned(s *protocol.Stats, handlers []*Instance) bool {
+	return slices.ContainsFunc(handlers, func(h *Instance) bool { return h.Name == s.Owner.Instance })
 }
 
 // addWaits adds the causes that make lanes with a batch wait.
@@ -304,8 +308,11 @@ func (f *QueueFacts) addWaits(handlers []*Instance, add addCause) {
 // crowdShare defines a crowded queue. At least nine of ten ready ids are in 1/crowdShare of its shards or fewer.
 const crowdShare = 4
 
+// patientRun is the minimum age of a run for which a shard is stuck.
+const patientRun = time.Minute
+
 // addShards adds as a cause that ids crowd into few shards, or else that the lanes of all shards are busy.
-func (f *QueueFacts) addShards(ready int, add addCause) {
+func (f *QueueFacts) addShards(handlers []*Instance, ready int, add addCause) {
 	order := make([]int, len(f.Shards))
 	for i := range order {
 		order[i] = i
@@ -323,7 +330,8 @@ func (f *QueueFacts) addShards(ready int, add addCause) {
 		crowd++
 	}
 	command := "rules " + f.Name + " --set shard_concurrency=N"
-	if s := &f.Shards[order[0]]; crowd == 1 && s.First != "" && s.LastSince >= s.Lag/2 { // it has popped nothing for long
+	// The shard has popped nothing for long. A dead owner has no run to cancel.
+	if s := &f.Shards[order[0]]; crowd == 1 && s.First != "" && s.FirstSince >= patientRun && s.LastSince >= s.Lag/2 && isOwned(s, handlers) {
 		add(CauseStuck, cancelCommand(f.Name, s.First), "%d of %s %s in shard %d, which waits for %s; node %s has had that id for %s",
 			in, readyIDs(ready), verb(in, "is", "are"), order[0], s.First, identity.NodeOf(s.Owner.Instance), s.FirstSince.Round(time.Second))
 		return

@@ -90,6 +90,12 @@ func TestCauses(t *testing.T) {
 		{"stuck at an id that a shell would take apart", []func(*QueueFacts){ready(3), func(f *QueueFacts) {
 			f.Shards[0].First, f.Shards[0].FirstSince, f.Shards[0].LastSince = "a b", time.Minute, time.Minute
 		}}, []string{"stuck|which waits for a b;|lowkiq-node in-flight orders"}},
+		{"crowded behind a run that may be healthy", []func(*QueueFacts){ready(0, 9), func(f *QueueFacts) {
+			f.Shards[1].First, f.Shards[1].FirstSince, f.Shards[1].LastSince, f.Shards[1].Lag = "a", 59*time.Second, 59*time.Second, time.Second
+		}}, []string{"crowded|9 of 9"}},
+		{"the owner of a long run is dead", []func(*QueueFacts){ready(0, 9), func(f *QueueFacts) {
+			f.Shards[1].First, f.Shards[1].FirstSince, f.Shards[1].LastSince, f.Shards[1].Owner.Instance = "a", time.Hour, time.Hour, "n0/Z.1"
+		}}, []string{"unowned|1 of 2 shards", "crowded|9 of 9"}},
 		{"crowded, and its shard goes on", []func(*QueueFacts){ready(0, 9), func(f *QueueFacts) {
 			f.Shards[1].First, f.Shards[1].FirstSince, f.Shards[1].LastSince = "a", time.Hour, time.Second
 		}}, []string{"crowded|9 of 9"}},
