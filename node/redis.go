@@ -93,9 +93,11 @@ func (t *redisTrouble) setMemory(full, evicts string) (fullNews, evictsNews bool
 	return fullNews, evictsNews
 }
 
-// watchMemory repeats checkMemory until ctx ends.
+// watchMemory repeats checkMemory until ctx ends. Then it withdraws the memory and the warnings, because nobody checks them.
 func (in *instance) watchMemory(ctx context.Context) {
 	every(ctx, memoryCheckInterval, func() { in.checkMemory(ctx) })
+	in.node.metrics.NoRedisMemory()
+	in.node.redis.setMemory("", "")
 }
 
 // fullest returns the server that is nearest to its limit. It takes no limit for one of 8 EiB.
@@ -123,7 +125,7 @@ func (in *instance) checkMemory(ctx context.Context) {
 	full, evicts := "", ""
 	for _, s := range servers {
 		if s.Full() {
-			full = fmt.Sprintf("redis %s is full: %d of %d bytes are used; pushes are refused until memory is free or maxmemory is raised", s.Address, s.Used, s.Max)
+			full = fmt.Sprintf("redis %s is full with %d of %d bytes and refuses pushes; raise maxmemory or let jobs drain", s.Address, s.Used, s.Max)
 		}
 		if s.MayEvict() && !n.cfg.AllowEviction {
 			evicts = fmt.Sprintf("redis %s has maxmemory-policy %s and may drop jobs when it is full; set it to noeviction, with CONFIG SET and in its file", s.Address, s.Policy)

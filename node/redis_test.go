@@ -59,9 +59,15 @@ func TestFullRedisIsNamed(t *testing.T) {
 		if used, limit := memoryOf(t, run); used < 1e5 || limit != map[bool]float64{true: 1}[full] {
 			t.Errorf("full %t: got metrics of %v bytes used of %v", full, used, limit)
 		}
-		if got := run.warned("redis " + srv.Addr() + " is full: "); got != full || (run.Cluster().RedisFull() != "") != full {
+		if got := run.warned("redis " + srv.Addr() + " is full with "); got != full || (run.Cluster().RedisFull() != "") != full {
 			t.Errorf("full %t: got warned %t, cause %q", full, got, run.Cluster().RedisFull())
 		}
+	}
+	raw(t, srv.Addr(), "CONFIG", "SET", "maxmemory", "1")
+	run.instance().checkMemory(t.Context())
+	run.stop()
+	if used, limit := memoryOf(t, run); used != -1 || limit != -1 || run.Cluster().RedisFull() != "" {
+		t.Errorf("without a lease: got metrics of %v bytes used of %v and cause %q, want none", used, limit, run.Cluster().RedisFull())
 	}
 	if !log.has(`msg="redis refuses pushes"`) || !log.has(`msg="redis is not full any more"`) {
 		t.Errorf("got log %s, want its begin and end", log.String())
