@@ -19,6 +19,7 @@ import (
 	"github.com/lowkiq/lowkiq/queue"
 	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/queue/protocol"
+	"github.com/lowkiq/lowkiq/queue/recurring"
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
@@ -591,6 +592,26 @@ func TestUnknownQueuesOfThen(t *testing.T) {
 	}
 	if run.warned("then.done of queue orders") {
 		t.Error("got a warning of a queue that is registered")
+	}
+}
+
+// TestUnreadableQueuesAreRegistered checks that neither the log at the start nor the status calls a queue unregistered, only
+// because its entry is damaged or of a later release.
+func TestUnreadableQueuesAreRegistered(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t)
+	register(t, srv.Addr(), "alerts", `{"shards":2,"layout":1`)
+	register(t, srv.Addr(), "billing", `{"shards":2,"layout":1,"needs":["fmt2"]}`)
+	var log lines
+	ticks := map[string]recurring.Spec{
+		"a": {Every: recurring.Duration(time.Hour), Queue: "alerts"}, "b": {Every: recurring.Duration(time.Hour), Queue: "billing"},
+	}
+	run := startQueues(t, Config{Redis: srv.URL(), Recurring: ticks, Log: slog.New(slog.NewTextHandler(&log, nil))}, func(n *Node) error {
+		return n.Handle(QueueConfig{Name: "orders", Shards: 1, Rules: rules.Rules{Then: rules.Then{Done: "billing", Dead: "alerts"}}}, lowkiq.HandlerFunc(nothing))
+	}).serving()
+	if run.warned("which is not registered") || log.has("which is not registered") {
+		known, err := run.Cluster().Status(t.Context())
+		t.Errorf("got %q, %v, and the log %s", known.Warnings, err, log.String())
 	}
 }
 

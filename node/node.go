@@ -236,11 +236,12 @@ func (n *Node) prepareRun(ctx context.Context) error {
 	if err := n.queues.registerAll(ctx); err != nil {
 		return err
 	}
-	entries, err := n.client.Registry().Entries(ctx)
+	entries, damaged, err := n.client.Registry().Read(ctx)
 	if err != nil {
 		return err
 	}
-	for _, text := range append(recurring.UnknownQueues(n.cfg.Recurring, entries), rules.UnknownQueues(n.Then(), slices.Collect(maps.Keys(entries)))...) {
+	registered := slices.AppendSeq(slices.Collect(maps.Keys(entries)), maps.Keys(damaged))
+	for _, text := range append(recurring.UnknownQueues(n.cfg.Recurring, registered), rules.UnknownQueues(n.Then(), registered)...) {
 		n.log.Warn(text)
 	}
 	if n.cfg.OnStart != nil {
@@ -394,7 +395,8 @@ func (n *Node) setDrained(on bool) {
 	}
 }
 
-// Ready returns nil if the node serves all its shards, and the reason otherwise, with Redis's error if that is one. A rolling update waits for nil.
+// Ready returns nil if the node serves all its shards, and the reason otherwise. A reason that lies in Redis includes its error.
+// A rolling update waits for nil.
 func (n *Node) Ready() error {
 	in, unready := n.current.Load(), n.ready.describeUnready()
 	switch {

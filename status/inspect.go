@@ -100,8 +100,9 @@ func (x inspector) Status(ctx context.Context) (Status, error) {
 	if err != nil {
 		return known, fmt.Errorf("status: %w", err)
 	}
-	known.Warnings = slices.Concat(known.Warnings, warnOfShares(live, entries), recurring.UnknownQueues(x.Recurring(), entries),
-		rules.UnknownQueues(x.Then(), slices.Collect(maps.Keys(entries))))
+	registered := slices.AppendSeq(slices.Collect(maps.Keys(entries)), maps.Keys(damaged))
+	known.Warnings = slices.Concat(known.Warnings, warnOfShares(live, entries), recurring.UnknownQueues(x.Recurring(), registered),
+		rules.UnknownQueues(x.Then(), registered))
 	for name, entry := range entries {
 		if err := entry.Readable(name); err != nil {
 			damaged[name] = fmt.Errorf("%w; this node shows nothing of it", err)

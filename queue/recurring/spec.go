@@ -235,14 +235,14 @@ func (s Spec) isEqual(other Spec) bool { return reflect.DeepEqual(s, other) }
 
 // UnknownQueues returns warnings about entries of a file with a queue that is not registered,
 // because no node has handled it and no program has pushed to it.
-func UnknownQueues(file map[string]Spec, known map[string]protocol.RegistryEntry) (warnings []string) {
+func UnknownQueues(file map[string]Spec, registered []string) (warnings []string) {
 	for _, name := range slices.Sorted(maps.Keys(file)) {
 		q := file[name].Queue
-		if _, registered := known[q]; registered {
+		if slices.Contains(registered, q) {
 			continue
 		}
 		text := fmt.Sprintf("the recurring entry %s pushes to queue %q, which is not registered; its ticks are refused until a node handles it", name, q)
-		if meant := suggest.NearestName(q, slices.Collect(maps.Keys(known)), min(3, len(q))); meant != "" {
+		if meant := suggest.NearestName(q, registered, min(3, len(q))); meant != "" {
 			text += fmt.Sprintf("; did you mean %q?", meant)
 		}
 		warnings = append(warnings, text)
