@@ -9,7 +9,7 @@ local after, most, room = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]
 local answer, n = {redis.call('XLEN', KEY.out)}, 0
 if ARGV[4] == '1' and answer[1] > 0 then
   redis.call('HDEL', KEY.count, '') -- the first write needs no memory: see lease.lua
-  redis.call('HINCRBY', KEY.count, 'out', 0)
+  redis.call('HSET', KEY.count, 'out', redis.call('HGET', KEY.count, 'out') or '0') -- any value, also a damaged one
 end
 while n < most do
   local few = math.min(10, most - n)

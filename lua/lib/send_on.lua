@@ -5,7 +5,8 @@
 -- a follow-up refuses numbers that are not above the last number that it took (deliver.lua). So a repeated delivery
 -- changes nothing, but a number that came a second time would lose its follow-up. Therefore a number is the time (us) or,
 -- if that is not higher, the number before it plus 1. So numbers rise also after Redis has lost its last writes. The clock
--- of a new master may be behind, so a relay delivers only numbers that a replica has (outgoing.lua). Field out of KEY.count is the last number, because the stream may be empty. The fields of an entry are:
+-- of a new master may be behind, so a relay delivers only numbers that a replica has (outgoing.lua). Field out of
+-- KEY.count is the last number, because the stream may be empty. The fields of an entry are:
 --   q queue  i id  p payload  s score, or ''  a due time (us), or ''
 --   e ''                in the stored form of its queue
 --     buried\n<error>   by the rule `then` of this shard's queue: the payload as this queue stores it, and at most

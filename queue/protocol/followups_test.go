@@ -561,6 +561,8 @@ func testFollowUpNumbers(t *testing.T, b *backend) {
 			last = got
 		}
 	}
+	r.noErr(db.HSet(r.ctx, r.s.Keys().Count, "out", "damaged").Err())
+	eq(t, "follow-ups beside a damaged number", len(r.outgoing()), 1)
 }
 
 // testFollowUpUserErrors: an error of a middleware is not Transient, because a caller that repeats the encoding until it
