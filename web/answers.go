@@ -205,7 +205,7 @@ type Deleted struct {
 	Morgue     int    `json:"morgue"`               // payloads in the morgue
 	Aside      int    `json:"unreadable,omitempty"` // records that a repair has set aside
 	Outgoing   int    `json:"outgoing,omitempty"`   // follow-ups that were not delivered
-	// for a dry run: what still pushes to the queue, a sentence each: recurring entries, and rules then of the answering node's queues
+	// for a dry run, a sentence for each recurring entry and each rule then of the answering node that pushes to the queue
 	NeededBy []string `json:"needed_by,omitempty"`
 }
 

@@ -49,8 +49,9 @@ type collector struct {
 }
 
 // EncodeFollowUps returns follow-ups as their queues store them. They go through the middlewares and the codecs of
-// their queues in this process, except those of a built-in queue, whose handler has stored forms already. The follow-ups of a queue keep their order. source is the queue of the job that
-// ends, and hops is the largest header hops of its payloads, 0 if there is none.
+// their queues in this process, except those of a built-in queue, whose handler has stored forms already. The follow-ups of
+// a queue keep their order. source is the queue of the job that ends, and hops is the largest header hops of its payloads,
+// 0 if there is none.
 //
 // The error is lowkiq.ErrUnknownQueue if a queue is not registered, ErrCodec if this process does not have its codec,
 // ErrHops if the chain is too long, or ErrFollowUp. After a Transient error the caller may try again. An error of a middleware

@@ -31,8 +31,9 @@ const scanned = 20
 const bytesOfStatus = 2 << 10
 
 // List returns about n workflows in a state, "" for any, the newest first within a page, and the cursor of the next page, ""
-// after the last page. The first cursor is "". A page of a rare state may be empty before the last page. A workflow that is there from the first page to the last is in one of them. A start that no node has
-// handled is in none. The memory account of ctx pays for the page.
+// after the last page. The first cursor is "". A page of a rare state may be empty before the last page. A workflow that is
+// there from the first page to the last is in one of them. A start that no node has handled is in none. The memory account
+// of ctx pays for the page.
 func List(ctx context.Context, c *protocol.Client, state State, cursor string, n int) (all []Status, next string, err error) {
 	if state != "" && !slices.Contains(ListedStates(), state) {
 		return nil, "", invalid("state %.60q: must be running, done, dead, late or cancelled", state)
