@@ -395,8 +395,8 @@ func (n *Node) setDrained(on bool) {
 	}
 }
 
-// Ready returns nil if the node serves all its shards, and the reason otherwise. A reason that lies in Redis includes its error.
-// A rolling update waits for nil.
+// Ready returns nil if the node serves all its shards, and the reason otherwise. A reason that lies in Redis includes its
+// error. A rolling update waits for nil.
 func (n *Node) Ready() error {
 	in, unready := n.current.Load(), n.ready.describeUnready()
 	switch {
