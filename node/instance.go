@@ -168,7 +168,7 @@ func (in *instance) runnerProcess() *runner.Process {
 		Work: in.work, IO: in.io, Log: in.log, Lanes: &in.lanes, Quarantine: &runner.QuarantineSlot{},
 		Now: sinceBoot, RedisTime: in.clock.timeAt, SetRedisTime: in.clock.setNow, MayWork: in.mayWork, Kick: func() { in.claims.Kick() },
 		OpFailed: in.ops.reportFailure, OpDone: in.ops.reportSuccess, HasListeners: in.node.events.Wanted, PublishRuns: in.publishRuns,
-		EncodeFollowUps: in.node.client.EncodeFollowUps,
+		FollowUpEncoder: in.node.client.FollowUpEncoder,
 		Fenced:          in.node.metrics.Fenced, EndCalls: func(calls func() int64) { in.calls.EndLostClaim(calls) },
 		MayLog: func(queueName, kind string) (int, bool) { return in.ops.lines.mayLog(queueName + ": " + kind) },
 	}

@@ -14,8 +14,9 @@ type Encoder func(hops int, all []lowkiq.FollowUp) ([]protocol.FollowUp, error)
 
 // AddFollowUps adds the follow-ups of done jobs to the reports, in the form in which their queues store them. They come
 // from the handler and from the rule then. AddFollowUps returns the answer with the failures of jobs whose follow-ups
-// cannot be stored. A queue that is not registered fails the whole batch. A chain of follow-ups that is too long buries
-// its job, and so does a payload that the rule can never pass on. Another run of the handler would not help.
+// cannot be stored. A queue that is not registered fails the whole batch. So does ErrSlow, because each further job could
+// wait as long. A chain of follow-ups that is too long buries its job, and so does a payload that the rule can never pass
+// on. Another run of the handler would not help.
 //
 // It runs before the ack, because the ack stores the follow-ups. A job whose follow-ups cannot be stored must not be done.
 func (r *Rules) AddFollowUps(batch *lowkiq.Batch, reports *Reports, answer error, encode Encoder) error {
@@ -30,7 +31,7 @@ func (r *Rules) AddFollowUps(batch *lowkiq.Batch, reports *Reports, answer error
 		}
 		stored, err := r.encodeFollowUps(batch.Shard.Queue, job, reports.Answers[job.ID].Then, encode)
 		switch {
-		case errors.Is(err, lowkiq.ErrUnknownQueue) || protocol.Transient(err):
+		case errors.Is(err, lowkiq.ErrUnknownQueue), errors.Is(err, ErrSlow), protocol.Transient(err):
 			return joinErrors(answer, err)
 		case errors.Is(err, protocol.ErrHops), errors.Is(err, errNotPassedOn):
 			failed[job.ID] = lowkiq.Bury{Reason: err.Error()}

@@ -112,7 +112,11 @@ func (c *Client) EncodeMembers(ctx context.Context, all []lowkiq.FollowUp) ([]Fo
 	stored := make([]FollowUp, len(all))
 	for _, name := range names {
 		into := collector{members: true}
-		switch err := c.collectOf(ctx, name, &into, by[name]); {
+		q, err := c.openTarget(ctx, name)
+		if err == nil {
+			err = q.collectAll(ctx, &into, by[name])
+		}
+		switch {
 		case errors.Is(err, lowkiq.ErrUnknownQueue): // it names the queue
 			return nil, err
 		case err != nil:
@@ -128,14 +132,19 @@ func (c *Client) EncodeMembers(ctx context.Context, all []lowkiq.FollowUp) ([]Fo
 	return stored, nil
 }
 
-// collectOf takes pushes through the middlewares and the codec of a queue.
-func (c *Client) collectOf(ctx context.Context, queue string, into *collector, pushes []lowkiq.Push) error {
-	q, err := c.Queue(ctx, queue)
+// openTarget opens a queue with its present rules, for collectAll.
+func (c *Client) openTarget(ctx context.Context, name string) (*Queue, error) {
+	q, err := c.Queue(ctx, name)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	q = q.Latest()
 	q.refreshEntry(ctx)
+	return q, nil
+}
+
+// collectAll takes pushes through the middlewares and the codec of the queue. It does not ask Redis.
+func (q *Queue) collectAll(ctx context.Context, into *collector, pushes []lowkiq.Push) error {
 	results, err := (*q.deliver.Load())(context.WithValue(ctx, collectKey{}, into), pushes)
 	err = cmp.Or(err, firstError(results))
 	retryable := Transient(err) || ctx.Err() != nil

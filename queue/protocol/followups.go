@@ -48,26 +48,31 @@ type collector struct {
 	all     []FollowUp
 }
 
-// EncodeFollowUps returns follow-ups as their queues store them. They go through the middlewares and the codecs of
-// their queues in this process, except those of a built-in queue, whose handler has stored forms already. The follow-ups of
-// a queue keep their order. source is the queue of the job that ends, and hops is the largest header hops of its payloads,
-// 0 if there is none.
-//
-// The error is lowkiq.ErrUnknownQueue if a queue is not registered, ErrCodec if this process does not have its codec,
-// ErrHops if the chain is too long, or ErrFollowUp. After a Transient error the caller may try again. An error of a middleware
-// or a codec is never Transient.
+// EncodeFollowUps opens the queues of follow-ups and encodes these; see FollowUpEncoder.
 func (c *Client) EncodeFollowUps(ctx context.Context, source string, hops int, all []lowkiq.FollowUp) ([]FollowUp, error) {
-	if len(all) == 0 {
-		return nil, nil
+	encode, err := c.FollowUpEncoder(ctx, source, hops, all)
+	if err != nil {
+		return nil, err
 	}
-	if source == Workflows { // its handler gets no job of a user, so it is no part of a loop
-		return storedFollowUps(all), nil
+	return encode(ctx)
+}
+
+// FollowUpEncoder opens the queues of follow-ups, and returns a function that returns the follow-ups as their queues store
+// them. They go through the middlewares and the codecs of their queues in this process, except those of a built-in queue,
+// whose handler has stored forms already. The follow-ups of a queue keep their order. source is the queue of the job that
+// ends, and hops is the largest header hops of its payloads, 0 if there is none.
+//
+// The errors are lowkiq.ErrUnknownQueue if a queue is not registered, ErrCodec if this process does not have its codec,
+// ErrHops if the chain is too long, or ErrFollowUp. After a Transient error the caller may try again. The function calls code
+// of users and does not ask Redis, so its errors are never Transient.
+func (c *Client) FollowUpEncoder(ctx context.Context, source string, hops int, all []lowkiq.FollowUp) (encode func(context.Context) ([]FollowUp, error), err error) {
+	if len(all) == 0 || source == Workflows { // the handler of workflows gets no job of a user, so it is no part of a loop
+		return func(context.Context) ([]FollowUp, error) { return storedFollowUps(all), nil }, nil
 	}
 	if hops >= lowkiq.MaxHops {
 		return nil, fmt.Errorf("%w: %d are allowed; a handler or the rule then of a queue pushes in a loop", ErrHops, lowkiq.MaxHops)
 	}
-	var into collector
-	var names []string // in the order of their first follow-ups
+	var queues []*Queue // in the order of their first follow-ups
 	by := map[string][]lowkiq.Push{}
 	for _, one := range all {
 		push := one.Push
@@ -81,16 +86,23 @@ func (c *Client) EncodeFollowUps(ctx context.Context, source string, hops int, a
 		}
 		push.Header = withHeader(push.Header, "hops", strconv.Itoa(hops+1))
 		if by[one.Queue] == nil {
-			names = append(names, one.Queue)
+			q, err := c.openTarget(ctx, one.Queue)
+			if err != nil {
+				return nil, fmt.Errorf("follow-up to queue %q: %w", one.Queue, err)
+			}
+			queues = append(queues, q)
 		}
 		by[one.Queue] = append(by[one.Queue], push)
 	}
-	for _, name := range names {
-		if err := c.collectOf(ctx, name, &into, by[name]); err != nil {
-			return nil, fmt.Errorf("follow-up to queue %q: %w", name, err)
+	return func(ctx context.Context) ([]FollowUp, error) {
+		var into collector
+		for _, q := range queues {
+			if err := q.collectAll(ctx, &into, by[q.Name]); err != nil {
+				return nil, fmt.Errorf("follow-up to queue %q: %w", q.Name, err)
+			}
 		}
-	}
-	return into.all, nil
+		return into.all, nil
+	}, nil
 }
 
 // withHeader returns headers with another value for a name.

@@ -20,6 +20,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/store/envelope"
+	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 )
 
 // Follow-ups: what the end of a payload pushes to other queues.
@@ -584,5 +585,26 @@ func testFollowUpUserErrors(t *testing.T, b *backend) {
 		if !errors.Is(err, fails) || Transient(err) || errors.Is(err, ErrFollowUp) {
 			t.Errorf("got %v, transient %v, want %v that is neither transient nor final", err, Transient(err), fails)
 		}
+	}
+}
+
+// TestEncoderAsksNoRedis checks that FollowUpEncoder reads what it needs of Redis, so that its function calls only code of
+// users.
+func TestEncoderAsksNoRedis(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	b := &backend{url: server.URL()}
+	cluster := func(cfg *Config) { cfg.Cluster = "one" }
+	newQueue(t, b.open(t, cluster), 1)
+	proxy := redistest.NewProxy(t, server.Addr())
+	c := (&backend{url: proxy.URL()}).open(t, cluster)
+	encode, err := c.FollowUpEncoder(t.Context(), "orders", 0, []lowkiq.FollowUp{then("q", "a", "1")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy.Refuse(true)
+	proxy.DropAll()
+	if all, err := encode(t.Context()); err != nil || len(all) != 1 {
+		t.Errorf("got %v, %v, want a follow-up", all, err)
 	}
 }

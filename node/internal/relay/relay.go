@@ -16,6 +16,7 @@ import (
 	"maps"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/lowkiq/lowkiq"
@@ -52,7 +53,7 @@ const (
 	maxPause   = time.Minute
 )
 
-// slowPause is how long follow-ups between two queues wait after their middlewares and codecs were slow.
+// slowPause is how long follow-ups wait for the middlewares and the codec of a queue after these were slow.
 const slowPause = 3 * verdict.EncodePatience
 
 // Bounds of a round, which reads a page of each of some shards.
@@ -70,8 +71,14 @@ type Relay struct {
 	mu      sync.Mutex
 	sources map[lowkiq.Shard]*source // guarded by mu
 
-	// slowUntil says until when follow-ups from a queue to a queue wait, by Config.Now. Only Run uses it.
-	slowUntil map[[2]string]time.Duration
+	// slowUntil says until when follow-ups wait for code of users, by Config.Now. Only Run uses it.
+	slowUntil map[code]time.Duration
+}
+
+// code is what users have given a queue to decode or to encode payloads.
+type code struct {
+	queue   string
+	encodes bool
 }
 
 // Reasons returns why follow-ups wait, by the queue of their shards.
@@ -123,7 +130,7 @@ type blocked struct {
 
 // New returns a relay.
 func New(cfg Config) *Relay {
-	return &Relay{cfg: cfg, wake: make(chan struct{}, 1), sources: map[lowkiq.Shard]*source{}, slowUntil: map[[2]string]time.Duration{}}
+	return &Relay{cfg: cfg, wake: make(chan struct{}, 1), sources: map[lowkiq.Shard]*source{}, slowUntil: map[code]time.Duration{}}
 }
 
 // Kick makes the relay look at a shard. If anew is true, it looks at all its follow-ups, else at new ones.
@@ -425,20 +432,25 @@ func (r *Relay) sort(ctx context.Context, p *pass) (shipments []*protocol.Shipme
 
 // encode puts a follow-up by the rule then into the form of its queue. The error is a protocol.ErrFollowUp or a
 // protocol.ErrHops if the follow-up can never be delivered. Codecs and middlewares are code of users, and may panic or hang.
-// After they were slow, other follow-ups of the same two queues wait, so that they do not take the time of all follow-ups.
+// After one was slow, all follow-ups that need it wait, so that they do not take the time of all follow-ups.
 func (r *Relay) encode(ctx context.Context, p *pass, o *protocol.Outgoing) error {
 	source, one := p.shard.Queue, *o
-	queues := [2]string{source, one.Queue}
-	if r.cfg.Now() < r.slowUntil[queues] {
+	decoder, encoder := code{source, false}, code{one.Queue, true}
+	if r.cfg.Now() < max(r.slowUntil[decoder], r.slowUntil[encoder]) {
 		return verdict.ErrSlow
 	}
-	stored, err := verdict.Encode(ctx, func(ctx context.Context) (protocol.FollowUp, error) { return r.encodeFrom(ctx, source, &one) })
+	var decoded atomic.Bool
+	stored, err := verdict.Encode(ctx, func(ctx context.Context) (protocol.FollowUp, error) {
+		return r.encodeFrom(ctx, source, &one, &decoded)
+	})
 	var panicked *verdict.PanicError
 	switch {
 	case errors.As(err, &panicked):
 		return fmt.Errorf("%w: a codec or a middleware panics: %v\n%s", protocol.ErrFollowUp, panicked.Value, panicked.Stack)
+	case errors.Is(err, verdict.ErrSlow) && decoded.Load():
+		r.slowUntil[encoder] = r.cfg.Now() + slowPause
 	case errors.Is(err, verdict.ErrSlow):
-		r.slowUntil[queues] = r.cfg.Now() + slowPause
+		r.slowUntil[decoder] = r.cfg.Now() + slowPause
 	}
 	if err != nil {
 		return err
@@ -447,8 +459,8 @@ func (r *Relay) encode(ctx context.Context, p *pass, o *protocol.Outgoing) error
 	return nil
 }
 
-// encodeFrom returns a follow-up of a queue in its stored form.
-func (r *Relay) encodeFrom(ctx context.Context, source string, o *protocol.Outgoing) (stored protocol.FollowUp, err error) {
+// encodeFrom returns a follow-up of a queue in its stored form. It sets decoded before it encodes.
+func (r *Relay) encodeFrom(ctx context.Context, source string, o *protocol.Outgoing, decoded *atomic.Bool) (stored protocol.FollowUp, err error) {
 	decode, err := r.cfg.Decoder(ctx, source)
 	if err != nil {
 		return stored, err
@@ -462,6 +474,7 @@ func (r *Relay) encodeFrom(ctx context.Context, source string, o *protocol.Outgo
 	if err != nil {
 		return stored, err
 	}
+	decoded.Store(true)
 	all, err := r.cfg.Redis.EncodeFollowUps(ctx, source, protocol.HopsOf([]lowkiq.Payload{payload}), []lowkiq.FollowUp{push})
 	switch {
 	case err != nil:

@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync/atomic"
 	"testing"
@@ -91,4 +92,61 @@ func TestMiddlewareHangs(t *testing.T) {
 			t.Errorf("%d of %d follow-ups behind the middleware have arrived", got, sources)
 		}
 	})
+}
+
+// TestHungCodeIsTriedSeldom checks that code that hangs takes the relay's time only once per slowPause, for any number of
+// queues that need it.
+func TestHungCodeIsTriedSeldom(t *testing.T) {
+	t.Parallel()
+	client := newClient(t)
+	queue := func(name string) *protocol.Queue {
+		return client.Registry().Unlisted(name, protocol.RegistryEntry{Shards: 1, Layout: 1})
+	}
+	for _, decoderHangs := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			h := &hanging{release: make(chan struct{}), world: &world{
+				queues: map[string]*protocol.Queue{}, out: map[lowkiq.Shard][]protocol.Outgoing{},
+				from: map[string]int64{}, arrived: map[string][]string{}, full: map[lowkiq.Shard]bool{},
+			}}
+			start := time.Now()
+			r := New(Config{
+				Redis: h, Now: func() time.Duration { return time.Since(start) }, Log: slog.New(slog.DiscardHandler),
+				Decoder: func(context.Context, string) (func([]byte) ([]byte, error), error) {
+					if decoderHangs {
+						h.calls.Add(1)
+						<-h.release
+					}
+					return nil, nil
+				},
+				Failed:  func(lowkiq.Shard, error) {},
+				Dropped: func(_ lowkiq.Shard, _ *protocol.Outgoing, err error) { t.Errorf("dropped: %v", err) },
+			})
+			for i := range 10 {
+				source, target := fmt.Sprint("orders", i), "alerts"
+				if decoderHangs {
+					source, target = "orders", fmt.Sprint("alerts", i)
+				}
+				h.queues[target] = queue(target)
+				if h.queues[source] == nil {
+					h.queues[source] = queue(source)
+				}
+				s := h.queues[source].All()[0]
+				h.out[s.Shard] = append(h.out[s.Shard], protocol.Outgoing{
+					Number: int64(i + 1), FollowUp: protocol.FollowUp{Queue: target, ID: "a", Payload: []byte("1")}, End: "buried\nboom",
+				})
+				r.Kick(s, true)
+			}
+			ctx, cancel := context.WithCancel(context.Background())
+			ended := make(chan struct{})
+			go func() { defer close(ended); r.Run(ctx) }()
+			const rounds = 5
+			time.Sleep(rounds * (slowPause + verdict.EncodePatience))
+			cancel()
+			<-ended
+			close(h.release)
+			if got := h.calls.Load(); got < 2 || got > rounds {
+				t.Errorf("decoder hangs %v: %d calls in %d times the pause, want 2 to %d", decoderHangs, got, rounds, rounds)
+			}
+		})
+	}
 }

@@ -73,11 +73,13 @@ func (p *process) add(q Queue, handle lowkiq.HandlerFunc) *shard {
 			seen := answer
 			if broken { // the answer may not bear a look at it
 				seen = nil
+			} else if answer == nil {
+				seen = p.lost(jobs)
 			}
 			p.h.judge.leave(b, jobs, seen, broken, context.Cause(ctx))
 		}()
 		answer = handle(ctx, b)
-		broken = panics(answer) || p.loses != nil && p.loses(jobs[0].ID)
+		broken = panics(answer)
 		return answer
 	})
 	s := &shard{
@@ -90,6 +92,20 @@ func (p *process) add(q Queue, handle lowkiq.HandlerFunc) *shard {
 	r.MarkSubscribed()
 	r.Wake()
 	return s
+}
+
+// lost returns the failures of done jobs whose follow-ups cannot be stored, nil if there are none.
+func (p *process) lost(jobs []lowkiq.Job) error {
+	failed := lowkiq.Failed{}
+	for _, job := range jobs {
+		if p.loses != nil && p.loses(job.ID) {
+			failed[job.ID] = errBoom
+		}
+	}
+	if len(failed) == 0 {
+		return nil
+	}
+	return failed
 }
 
 // limits returns limits of a queue.

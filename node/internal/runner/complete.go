@@ -65,22 +65,35 @@ func (r *Runner) callHandler(batch *lowkiq.Batch, l *lane) {
 	r.applyAnswer(batch, l, &result, answer)
 }
 
+// lateEncoding is the time that the follow-ups of a batch have after the end of work. Jobs that are done by then still end.
+const lateEncoding = time.Second
+
 // addFollowUps adds the follow-ups of done jobs to the reports, before the ack stores both. It reads queues that this process
-// has not opened yet from Redis, and tries again while Redis is out of reach. So a short outage fails no job. stopped is the
+// has not opened yet from Redis, and tries again while Redis is out of reach. So an outage fails no job. stopped is the
 // cause of the end of work if that has ended the attempts.
 func (r *Runner) addFollowUps(batch *lowkiq.Batch, reports *verdict.Reports, answer error) (_, stopped error) {
 	rules := r.queue.rules()
 	if rules.Then.Done == "" && reports.Answers == nil { // as in most calls
 		return answer, nil
 	}
+	ctx, cancel := context.WithCancelCause(r.process.IO)
+	defer cancel(nil)
+	defer context.AfterFunc(r.work, func() {
+		time.AfterFunc(lateEncoding, func() { cancel(context.Cause(r.work)) })
+	})()
 	answer = rules.verdictRules().AddFollowUps(batch, reports, answer, func(hops int, all []lowkiq.FollowUp) (stored []protocol.FollowUp, err error) {
+		if stopped != nil {
+			return nil, stopped
+		}
+		var encode func(context.Context) ([]protocol.FollowUp, error)
 		err = r.retryTransient(r.work, "read the queue of a follow-up", func() (err error) {
-			stored, err = verdict.Encode(r.process.IO, func(ctx context.Context) ([]protocol.FollowUp, error) {
-				return r.process.EncodeFollowUps(ctx, r.Shard.Queue, hops, all)
-			})
+			encode, err = r.process.FollowUpEncoder(ctx, r.Shard.Queue, hops, all)
 			return err
 		})
-		if protocol.Transient(err) {
+		if err == nil {
+			stored, err = verdict.Encode(ctx, encode)
+		}
+		if protocol.Transient(err) || ctx.Err() != nil {
 			stopped = context.Cause(r.work)
 		}
 		return stored, err

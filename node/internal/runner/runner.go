@@ -142,8 +142,8 @@ type Process struct {
 	// mends something.
 	OpFailed func(op string, s lowkiq.Shard, err error) (stuck bool)
 	OpDone   func(op string, s lowkiq.Shard) // reports an operation that Redis has done
-	// EncodeFollowUps returns the follow-ups of a job as their queues store them; see protocol.Client.EncodeFollowUps.
-	EncodeFollowUps func(ctx context.Context, queueName string, hops int, all []lowkiq.FollowUp) ([]protocol.FollowUp, error)
+	// FollowUpEncoder encodes the follow-ups of a job; see protocol.Client.FollowUpEncoder.
+	FollowUpEncoder func(ctx context.Context, queueName string, hops int, all []lowkiq.FollowUp) (func(context.Context) ([]protocol.FollowUp, error), error)
 	// HasListeners reports whether a queue has listeners. PublishRuns sends them the ended runs. Both may be nil.
 	HasListeners func(queueName string) bool
 	PublishRuns  func(s lowkiq.Shard, runs []journal.Run)
