@@ -1,10 +1,15 @@
 package protocol_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	. "github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/transfer"
@@ -228,4 +233,77 @@ func TestNumbersWaitForReplica(t *testing.T) {
 	all := r.outgoing()
 	eq(t, "follow-ups", len(all), 1)
 	eq(t, "the replica's last number", replica.HGet(r.ctx, r.s.Keys().Count, "out").Val(), fmt.Sprint(all[0].Number))
+}
+
+// answersLate returns an address that leads to a master and delays what its replica says by d.
+func answersLate(t *testing.T, addr string, d time.Duration) string {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var work sync.WaitGroup
+	t.Cleanup(work.Wait)
+	t.Cleanup(func() { listener.Close() })
+	work.Go(func() {
+		for {
+			replica, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			master, err := net.Dial("tcp", addr)
+			if err != nil {
+				replica.Close()
+				continue
+			}
+			context.AfterFunc(t.Context(), func() { replica.Close(); master.Close() })
+			work.Go(func() { io.Copy(replica, master); replica.Close() })
+			work.Go(func() {
+				defer master.Close()
+				said := make([]byte, 4096)
+				for {
+					n, err := replica.Read(said)
+					time.Sleep(d) // the distance of the replica
+					if _, failed := master.Write(said[:n]); err != nil || failed != nil {
+						return
+					}
+				}
+			})
+		}
+	})
+	return listener.Addr().String()
+}
+
+// TestFollowUpsOfSlowReplica checks that follow-ups reach their queue if the replica always answers later than a claim waits.
+func TestFollowUpsOfSlowReplica(t *testing.T) {
+	tier.All(t)
+	t.Parallel()
+	server, replica := redistest.Start(t), redistest.Start(t)
+	client := func(s *redistest.Server) *redis.Client {
+		c := redis.NewClient(&redis.Options{Addr: s.Addr(), Protocol: 2, DisableIdentity: true})
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+	host, port, _ := strings.Cut(answersLate(t, server.Addr(), 250*time.Millisecond), ":")
+	if err := client(replica).ReplicaOf(t.Context(), host, port).Err(); err != nil {
+		t.Fatal(err)
+	}
+	master := client(server)
+	until(t, "the replica follows", func() bool { return strings.Contains(master.Info(t.Context(), "replication").Val(), "state=online") })
+	r := newRig(t, &backend{url: server.URL()})
+	mail := r.otherQueue("mail", 2)
+	r.push(job("a", "1"))
+	_, flight := r.popOne("a")
+	_, err := r.claim.Ack(r.ctx, Acks{Flight: flight, IDs: []string{"a"}, Answers: []Answer{{ID: "a", Then: r.encode(then("mail", "u", "x"))}}})
+	r.noErr(err)
+	page := &OutgoingPage{Shard: r.s}
+	until(t, "the numbers are on the replica", func() bool {
+		*page = OutgoingPage{Shard: r.s}
+		r.c.ReadOutgoing(r.ctx, 10, 1<<20, page)
+		return page.Err == nil
+	})
+	until(t, "the follow-up is on the replica", func() bool {
+		s := &Shipment{From: r.s, Queue: mail, To: mail.Of("u"), All: page.All}
+		r.c.DeliverOutgoing(r.ctx, []*Shipment{s})
+		return s.Err == nil && s.Delivered == 1
+	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -15,8 +16,11 @@ import (
 // effort, because Redis does not promise that this replica becomes the next master.
 
 const (
-	replicaPatience = 100 * time.Millisecond // to wait for a replica
-	replicasFor     = 30 * time.Second       // how long the number of a master's replicas is remembered
+	replicaPatience = 100 * time.Millisecond // how long a claim waits for a replica
+	// How long a call waits that is repeated until a replica has confirmed it. A replica in another region must have the time
+	// to answer. A command has 5 s.
+	repeatPatience = time.Second
+	replicasFor    = 30 * time.Second // how long the number of a master's replicas is remembered
 )
 
 // replicas remembers how many replicas each master has.
@@ -30,8 +34,8 @@ type replicaCount struct {
 	at time.Time
 }
 
-// countOf asks a master for its number of replicas unless it is remembered. A master that does not
-// answer has none.
+// countOf asks a master for its number of replicas that follow it, unless the number is remembered. A replica that still
+// copies the whole data set confirms nothing, and does not count. A master that does not answer has none.
 func (r *replicas) countOf(ctx context.Context, master *DB) int64 {
 	r.mu.Lock()
 	known, ok := r.seen[master.address]
@@ -39,10 +43,20 @@ func (r *replicas) countOf(ctx context.Context, master *DB) int64 {
 	if ok && time.Since(known.at) < replicasFor {
 		return known.n
 	}
-	n := Int(master.readInfo(ctx, "replication")["connected_slaves"])
+	n := countOnline(master.readInfo(ctx, "replication"))
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.seen[master.address] = replicaCount{n, time.Now()}
+	return n
+}
+
+// countOnline counts the replicas that follow a master, by the fields of INFO replication.
+func countOnline(fields map[string]string) (n int64) {
+	for field, state := range fields {
+		if index, ok := strings.CutPrefix(field, "slave"); ok && strings.Trim(index, "0123456789") == "" && strings.Contains(state, "state=online") {
+			n++
+		}
+	}
 	return n
 }
 
@@ -58,7 +72,7 @@ func (r *replicas) forget(address string) {
 var ErrUnreplicated = errors.New("no replica of redis has confirmed the write")
 
 // RunAllReplicated is [DB.RunAll] followed by a WAIT for the writes on each master that has replicas. Calls of the
-// same master run in their order. If no replica confirms them within 100 ms, their error is ErrUnreplicated.
+// same master run in their order. If no replica confirms them within a second, their error is ErrUnreplicated.
 func (db *DB) RunAllReplicated(ctx context.Context, calls []*Call) {
 	var plain []*Call // to masters without replicas
 	by := map[string][]*Call{}
@@ -80,7 +94,7 @@ func (db *DB) RunAllReplicated(ctx context.Context, calls []*Call) {
 		for i, call := range some {
 			answers[i] = pipe.EvalSha(ctx, call.Script.sha, call.Keys, call.Args...)
 		}
-		waited := pipe.Do(ctx, "WAIT", 1, replicaPatience.Milliseconds())
+		waited := pipe.Do(ctx, "WAIT", 1, repeatPatience.Milliseconds())
 		pipe.Exec(ctx) //nolint:errcheck // every command carries its own error
 		confirmed, _ := waited.Int()
 		if confirmed == 0 {

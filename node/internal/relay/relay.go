@@ -374,6 +374,9 @@ func (p *pass) waits(to target) bool {
 func (r *Relay) sort(ctx context.Context, p *pass) (shipments []*protocol.Shipment) {
 	if p.page.Err != nil {
 		if ctx.Err() == nil {
+			r.mu.Lock()
+			p.reason = p.page.Err.Error()
+			r.mu.Unlock()
 			r.cfg.Failed(p.shard.Shard, p.page.Err)
 		}
 		p.fail(r.cfg.Now())

@@ -225,6 +225,49 @@ func newClient(t *testing.T) *protocol.Client {
 	return client
 }
 
+// unread is a world whose shards cannot be read while err is not nil.
+type unread struct {
+	*world
+	err error
+}
+
+func (u *unread) ReadOutgoing(ctx context.Context, n, size int, pages ...*protocol.OutgoingPage) {
+	u.world.ReadOutgoing(ctx, n, size, pages...)
+	for _, p := range pages {
+		if p.Err = u.err; u.err != nil {
+			p.All = nil
+		}
+	}
+}
+
+// TestReasonOfUnreadShard checks that people see why the follow-ups of a shard cannot be read, until they can.
+func TestReasonOfUnreadShard(t *testing.T) {
+	t.Parallel()
+	client := newClient(t)
+	s := client.Registry().Unlisted("orders", protocol.RegistryEntry{Shards: 1, Layout: 1}).Shard(0)
+	mail := client.Registry().Unlisted("mail", protocol.RegistryEntry{Shards: 1, Layout: 1})
+	w := &unread{err: errLost, world: &world{
+		queues: map[string]*protocol.Queue{"mail": mail}, from: map[string]int64{}, arrived: map[string][]string{},
+		out: map[lowkiq.Shard][]protocol.Outgoing{s.Shard: {{Number: 1, FollowUp: protocol.FollowUp{Queue: "mail", ID: "a"}}}},
+	}}
+	now := time.Duration(0)
+	r := New(Config{Redis: w, Now: func() time.Duration { return now }, Log: slog.New(slog.DiscardHandler), Failed: func(lowkiq.Shard, error) {}})
+	r.Kick(s, false)
+	turn(r)
+	if got := r.Reasons()["orders"]; got != errLost.Error() {
+		t.Errorf("got reason %q, want %q", got, errLost)
+	}
+	w.err = nil
+	for now = time.Minute; len(w.arrived) == 0; now += time.Minute {
+		if !turn(r) {
+			t.Fatal("the shard is not read again")
+		}
+	}
+	if got := r.Reasons(); got != nil {
+		t.Errorf("got reasons %v, want none", got)
+	}
+}
+
 // TestEachArrivesOnce checks that follow-ups arrive once and in order while relays die, come late and lose answers, and
 // targets refuse or are gone.
 func TestEachArrivesOnce(t *testing.T) {
