@@ -173,8 +173,20 @@ func (s *ticking) counted(name string) int {
 	}
 	slices.Sort(waiting)
 	var taken []int64
+	inScript := -1 // commands of the present script so far; -1 outside of scripts with several
 	for _, command := range s.written() {
-		if len(command) == 4 && command[0] == "HSET" && command[2] == "recurring/"+name {
+		switch {
+		case command[0] == "MULTI":
+			inScript = 0
+			continue
+		case command[0] == "EXEC":
+			inScript = -1
+			continue
+		case inScript >= 0:
+			inScript++
+		}
+		// A script that stores nothing, because the number was taken in before, writes the number alone.
+		if inScript > 1 && len(command) == 4 && command[0] == "HSET" && command[2] == "recurring/"+name {
 			us, err := strconv.ParseInt(command[3], 10, 64)
 			if err != nil {
 				s.t.Fatal(err)
