@@ -173,7 +173,7 @@ func (s *ticking) counted(name string) int {
 	}
 	slices.Sort(waiting)
 	var taken []int64
-	inScript := -1 // commands of the present script so far; -1 outside of scripts with several
+	inScript := -1 // commands of the script so far; -1 outside of a MULTI
 	for _, command := range s.written() {
 		switch {
 		case command[0] == "MULTI":

@@ -1,4 +1,4 @@
--- read: run commands that read, all at one instant. A transaction does the same, but a full Redis refuses it. Reads
+-- read: run reading commands atomically, as a transaction does. A full Redis refuses a transaction, but not this. Reads
 -- only.
 -- KEYS    the keys of the commands
 -- ARGV    for each command the number of its words, and its words

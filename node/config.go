@@ -19,6 +19,7 @@ import (
 
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/network/hosts"
+	"github.com/lowkiq/lowkiq/internal/process/clock"
 	"github.com/lowkiq/lowkiq/internal/process/logbuf"
 	"github.com/lowkiq/lowkiq/node/internal/cluster"
 	"github.com/lowkiq/lowkiq/node/internal/lease"
@@ -90,7 +91,7 @@ type Config struct {
 	trimEvery time.Duration // time between two trims of morgues. Default 15 s
 	fewNodes  int           // maximum number of nodes in a cluster whose nodes all read all leases. Default 16; negative = none
 
-	now func() time.Duration // lease.SinceBoot, except in tests
+	now func() time.Duration // clock.SinceBoot, except in tests
 	// hung ends the process. It is exitToRestart, except in tests.
 	hung func(why string)
 
@@ -158,7 +159,7 @@ func (cfg Config) withDefaults() (Config, error) {
 	cfg.PollInterval = cmp.Or(cfg.PollInterval, time.Second)
 	cfg.ShutdownTimeout = cmp.Or(cfg.ShutdownTimeout, DefaultShutdownTimeout)
 	if cfg.now == nil {
-		cfg.now = lease.SinceBoot
+		cfg.now = clock.SinceBoot
 	}
 	cfg.Log = logbuf.Logger(cmp.Or(cfg.Log, slog.Default()))
 	cfg.overtime = cmp.Or(cfg.overtime, lease.ShutdownGrace+2*time.Second)

@@ -38,7 +38,7 @@ func (in *instance) reportRecovery(claim *protocol.Claim) {
 	s := claim.Shard.Shard
 	if in.node.events.Wanted(s.Queue) {
 		in.node.events.Recovered(in.name, s.Queue, s.Index, events.Recovery{
-			At: in.clock.timeAt(sinceBoot()), Jobs: claim.Recovered, Crashes: claim.Buried, From: claim.From})
+			At: in.clock.Now(), Jobs: claim.Recovered, Crashes: claim.Buried, From: claim.From})
 	}
 	o := in.claims.Get(s)
 	if o == nil || in.node.queues.handled[s.Queue].rulesNow().OnRecovered == nil {

@@ -8,10 +8,10 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/process/clock"
 	"github.com/lowkiq/lowkiq/internal/process/handling"
 	"github.com/lowkiq/lowkiq/internal/process/identity"
 	"github.com/lowkiq/lowkiq/internal/process/logbuf"
@@ -26,21 +26,7 @@ import (
 )
 
 // sinceBoot is the clock of leases and timers. It does not depend on the wall clock.
-var sinceBoot = lease.SinceBoot
-
-// redisClock estimates Redis's clock, for figures and timers only. It does not depend on the wall clock of this host,
-// which may jump.
-type redisClock struct{ offset atomic.Int64 } // from sinceBoot to Redis's clock, unix ns
-
-// setNow sets the current time of Redis's clock. A zero time changes nothing.
-func (c *redisClock) setNow(now time.Time) {
-	if !now.IsZero() {
-		c.offset.Store(now.UnixNano() - int64(sinceBoot()))
-	}
-}
-
-// timeAt returns the estimate of Redis's clock at a time of sinceBoot.
-func (c *redisClock) timeAt(d time.Duration) time.Time { return time.Unix(0, c.offset.Load()+int64(d)) }
+var sinceBoot = clock.SinceBoot
 
 // instance is the part of a process's life in which it holds one lease. It joins the lease, the claims, their runners and
 // the wake-ups.
@@ -60,7 +46,7 @@ type instance struct {
 	io         context.Context
 	cancelIO   context.CancelFunc
 
-	clock     redisClock
+	clock     clock.Remote // Redis's clock
 	keeper    *lease.Keeper
 	calls     *lease.Calls // ends handler calls
 	ops       *operations
@@ -166,7 +152,7 @@ const builtInSlots = 4
 func (in *instance) runnerProcess() *runner.Process {
 	return &runner.Process{
 		Work: in.work, IO: in.io, Log: in.log, Lanes: &in.lanes, Quarantine: &runner.QuarantineSlot{},
-		Now: sinceBoot, RedisTime: in.clock.timeAt, SetRedisTime: in.clock.setNow, MayWork: in.mayWork, Kick: func() { in.claims.Kick() },
+		Now: sinceBoot, RedisTime: in.clock.At, SetRedisTime: in.clock.Set, MayWork: in.mayWork, Kick: func() { in.claims.Kick() },
 		OpFailed: in.ops.reportFailure, OpDone: in.ops.reportSuccess, HasListeners: in.node.events.Wanted, PublishRuns: in.publishRuns,
 		FollowUpEncoder: in.node.client.FollowUpEncoder,
 		Fenced:          in.node.metrics.Fenced, EndCalls: func(calls func() int64) { in.calls.EndLostClaim(calls) },
@@ -213,7 +199,7 @@ func (in *instance) run() error {
 	defer in.cancelIO()
 	defer in.cancelWork(lowkiq.ErrShutdown)
 	in.start, _ = n.client.Time(in.stop) // zero if unknown
-	in.clock.setNow(in.start)
+	in.clock.Set(in.start)
 	if err := in.chooseShards(); err != nil {
 		return err
 	}

@@ -100,7 +100,7 @@ func (in *instance) watchMemory(ctx context.Context) {
 	in.node.redis.setMemory("", "")
 }
 
-// fullest returns the server that is nearest to its limit. It takes no limit for one of 8 EiB.
+// fullest returns the server that is nearest to its limit. A server without a limit counts as if it had 8 EiB.
 func fullest(servers []protocol.Memory) protocol.Memory {
 	share := func(s protocol.Memory) float64 { return float64(s.Used) / float64(cmp.Or(s.Max, math.MaxInt64)) }
 	return slices.MaxFunc(servers, func(x, y protocol.Memory) int { return cmp.Compare(share(x), share(y)) })

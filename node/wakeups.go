@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/process/clock"
 	"github.com/lowkiq/lowkiq/node/internal/claims"
 	"github.com/lowkiq/lowkiq/node/internal/relay"
 	"github.com/lowkiq/lowkiq/node/internal/runner"
@@ -16,7 +17,7 @@ type wakeups struct {
 	client   *protocol.Client
 	news     *protocol.Wakes
 	claims   *claims.Claims[*runner.Runner]
-	clock    *redisClock
+	clock    *clock.Remote
 	ops      *operations
 	interval time.Duration // between two polls
 	io       context.Context
@@ -143,7 +144,7 @@ func (w *wakeups) peekShards(ctx context.Context, page []*ownedShard) {
 	for _, p := range seen {
 		if !p.Next.IsZero() {
 			now, _ := w.client.Time(ctx) // Redis's clock may have jumped; zero if unknown
-			w.clock.setNow(now)
+			w.clock.Set(now)
 			break
 		}
 	}

@@ -21,4 +21,4 @@ func (n *Node) handleWorkflows() error {
 
 // redisTime returns the estimate of Redis's clock for a handler call. A call has an instance, which has set its clock by the
 // answer to the pop.
-func (n *Node) redisTime() time.Time { return n.current.Load().clock.timeAt(sinceBoot()) }
+func (n *Node) redisTime() time.Time { return n.current.Load().clock.Now() }

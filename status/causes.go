@@ -3,12 +3,12 @@ package status
 import (
 	"cmp"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/lowkiq/lowkiq/internal/process/identity"
+	"github.com/lowkiq/lowkiq/internal/text/shell"
 	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
@@ -332,7 +332,7 @@ func (f *QueueFacts) addShards(handlers []*Instance, ready int, add addCause) {
 	command := "rules " + f.Name + " --set shard_concurrency=N"
 	// The shard has popped nothing for long. A dead owner has no run to cancel.
 	if s := &f.Shards[order[0]]; crowd == 1 && s.First != "" && s.FirstSince >= patientRun && s.LastSince >= s.Lag/2 && isOwned(s, handlers) {
-		add(CauseStuck, cancelCommand(f.Name, s.First), "%d of %s %s in shard %d, which waits for %s; node %s has had that id for %s",
+		add(CauseStuck, "cancel "+shell.Word(s.First)+" --queue "+f.Name, "%d of %s %s in shard %d, which waits for %s; node %s has had that id for %s",
 			in, readyIDs(ready), verb(in, "is", "are"), order[0], s.First, identity.NodeOf(s.Owner.Instance), s.FirstSince.Round(time.Second))
 		return
 	}
@@ -348,17 +348,6 @@ func (f *QueueFacts) addShards(handlers []*Instance, ready int, add addCause) {
 			readyIDs(ready), verb(ready, "is", "are"), busy, len(order))
 	}
 }
-
-// cancelCommand returns a command that ends the run of an id. A shell could take some ids apart, so for these it is a command
-// that lists the ids in flight.
-func cancelCommand(queueName, id string) string {
-	if !plainID.MatchString(id) {
-		return "in-flight " + queueName
-	}
-	return fmt.Sprintf("cancel %s --queue %s", id, queueName)
-}
-
-var plainID = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.:/@+-]*$`)
 
 func readyIDs(n int) string {
 	if n == 1 {

@@ -87,9 +87,9 @@ func TestCauses(t *testing.T) {
 		{"stuck", []func(*QueueFacts){ready(1, 0, 212, 0), func(f *QueueFacts) {
 			f.Shards[2].First, f.Shards[2].FirstSince, f.Shards[2].LastSince = "a", 74*time.Second, 74*time.Second
 		}}, []string{"stuck|212 of 213 ready ids are in shard 2, which waits for a; node n1 has had that id for 1m14s|lowkiq-node cancel a --queue orders"}},
-		{"stuck at an id that a shell would take apart", []func(*QueueFacts){ready(3), func(f *QueueFacts) {
+		{"stuck at an id that a shell would split", []func(*QueueFacts){ready(3), func(f *QueueFacts) {
 			f.Shards[0].First, f.Shards[0].FirstSince, f.Shards[0].LastSince = "a b", time.Minute, time.Minute
-		}}, []string{"stuck|which waits for a b;|lowkiq-node in-flight orders"}},
+		}}, []string{"stuck|which waits for a b;|lowkiq-node cancel 'a b' --queue orders"}},
 		{"crowded behind a run that may be healthy", []func(*QueueFacts){ready(0, 9), func(f *QueueFacts) {
 			f.Shards[1].First, f.Shards[1].FirstSince, f.Shards[1].LastSince, f.Shards[1].Lag = "a", 59*time.Second, 59*time.Second, time.Second
 		}}, []string{"crowded|9 of 9"}},

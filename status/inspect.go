@@ -203,7 +203,7 @@ func nodeStatus(other lease.Instance, info identity.Lease, left time.Duration) N
 	return s
 }
 
-// Handled returns the instances that have a lease, with what it says of queues.
+// Handled returns the instances that have a lease now, and the state of their queues.
 func (x inspector) Handled(ctx context.Context) (Handled, error) {
 	instances, err := x.Client().Protocol().Leases().All(ctx)
 	if err != nil {
@@ -224,7 +224,7 @@ func (x inspector) Handled(ctx context.Context) (Handled, error) {
 	return handled, nil
 }
 
-// handledBy returns what the lease of an instance says of queues.
+// handledBy returns the state of an instance's queues, from its lease.
 func handledBy(name string, info identity.Lease) Instance {
 	return Instance{
 		Node: info.Node, Name: name, Draining: info.Draining, Static: info.Static.String(), Queues: info.Queues, Unready: info.Unready,

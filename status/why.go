@@ -13,8 +13,7 @@ import (
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
-// Facts are what is known of an id and its shard when it is asked why no handler has the id. Why
-// decides from them without I/O.
+// Facts has the state of an id and of its shard. Why decides from it without I/O why no handler has the id.
 type Facts struct {
 	Job        browse.Listed
 	Found      bool
@@ -112,11 +111,11 @@ func (f *Facts) waiting() string {
 	putOff := !f.Job.WaitingSince.IsZero() && f.Job.WaitingSince.Before(f.Job.PerformAt)
 	switch {
 	case wait > 0 && f.Job.State == browse.StateRetry && !putOff:
-		return fmt.Sprintf("attempt %d failed%s; the next one is due in %s%s%s", f.Job.RetryCount+1, f.lastError(), f.formatWait(wait), f.group(), f.notReady())
+		return fmt.Sprintf("attempt %d failed%s; the next one is due in %s%s%s", f.Job.RetryCount+1, f.lastError(), f.formatWait(f.Job.PerformAt), f.group(), f.notReady())
 	case wait > 0 && putOff:
-		return fmt.Sprintf("it has waited for %s, was put off, and is due again in %s%s%s", formatDuration(f.Position.Now.Sub(f.Job.WaitingSince)), f.formatWait(wait), f.group(), f.notReady())
+		return fmt.Sprintf("it has waited for %s, was put off, and is due again in %s%s%s", formatDuration(f.Position.Now.Sub(f.Job.WaitingSince)), f.formatWait(f.Job.PerformAt), f.group(), f.notReady())
 	case wait > 0:
-		return "it is due in " + f.formatWait(wait) + f.group() + f.notReady()
+		return "it is due in " + f.formatWait(f.Job.PerformAt) + f.group() + f.notReady()
 	case f.Paused:
 		return fmt.Sprintf("queue %q is paused", f.Shard.Queue)
 	case f.Reshard.Moves() && f.Shard.Owner == "":
@@ -184,13 +183,14 @@ func formatDuration(d time.Duration) string {
 	return d.Round(time.Millisecond).String()
 }
 
-// formatWait returns a wait until the job is due, for people. From two days on, it returns days and the due time.
-func (f *Facts) formatWait(wait time.Duration) string {
+// formatWait returns the wait until a time, for people. From two days on, it returns days and the time.
+func (f *Facts) formatWait(until time.Time) string {
 	const day = 24 * time.Hour
+	wait := until.Sub(f.Position.Now)
 	if wait < 2*day {
 		return formatDuration(wait)
 	}
-	return fmt.Sprintf("%d days, at %s", wait/day, f.Job.PerformAt.UTC().Format(time.RFC3339))
+	return fmt.Sprintf("%d days, at %s", wait/day, until.UTC().Format(time.RFC3339))
 }
 
 func (f *Facts) ownerless() string {
@@ -248,7 +248,7 @@ func (f *Facts) group() string {
 	limit := f.GroupLimit
 	switch {
 	case f.InGroup.Till.After(f.Position.Now):
-		return fmt.Sprintf("; a handler holds its group %s back for %s: hold --undo --prefix %[1]s lets it go on", f.Group, f.formatWait(f.InGroup.Till.Sub(f.Position.Now)))
+		return fmt.Sprintf("; a handler holds its group %s back for %s: hold --undo --prefix %[1]s lets it go on", f.Group, f.formatWait(f.InGroup.Till))
 	case limit.Concurrency > 0 && held >= limit.Concurrency:
 		return fmt.Sprintf("; its group %s is at its limit (%d of %d: %s)", f.Group, held, limit.Concurrency, words)
 	case limit != (rules.Limit{}) && !f.Job.PerformAt.After(f.InGroup.Again.Add(time.Second)): // the limit seems to have put it back until Again

@@ -68,6 +68,10 @@ func TestJudge(t *testing.T) {
 			inGroup(f, now)
 			f.InGroup.Till = now.Add(time.Minute)
 		}, "scheduled", "a handler holds its group acme: back for 1m0s: hold --undo --prefix acme: lets it go on", 1},
+		{"of a group that is held back for days", func(f *Facts) {
+			inGroup(f, now)
+			f.InGroup.Till = now.Add(72 * time.Hour)
+		}, "scheduled", "back for 3 days, at " + now.Add(72*time.Hour).UTC().Format(time.RFC3339), 1},
 		{"of a group at its limit", func(f *Facts) {
 			inGroup(f, now)
 			f.InGroup.Holders = map[string]int{"n2/C.1": 1, "n1/B.1": 1}

@@ -169,7 +169,7 @@ func (a *api) deleteQueue(w http.ResponseWriter, r *http.Request) (any, error) {
 	return answer, nil
 }
 
-// findNeeds returns what pushes to a queue, a sentence each: rules then of this node's queues, and recurring entries.
+// findNeeds returns a sentence for each rule then of this node's queues, and for each recurring entry, that pushes to a queue.
 func (a *api) findNeeds(ctx context.Context, name string) (needs []string, err error) {
 	then := a.node.Then()
 	for _, q := range slices.Sorted(maps.Keys(then)) {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/lowkiq/lowkiq/cmd/internal/exit"
 	"github.com/lowkiq/lowkiq/cmd/internal/terminal"
+	"github.com/lowkiq/lowkiq/internal/text/shell"
 	"github.com/lowkiq/lowkiq/queue/browse"
 	"github.com/lowkiq/lowkiq/web"
 	"github.com/lowkiq/lowkiq/web/actions"
@@ -205,19 +206,19 @@ func (c *someJobs) unknownKind(with *session, r request) error {
 	var kinds []string
 	for _, g := range answer.Groups {
 		if g.Kind != "" && len(kinds) < shownKinds {
-			kinds = append(kinds, shellQuoted(g.Kind))
+			kinds = append(kinds, shell.Quote(g.Kind))
 		}
 	}
 	if len(kinds) == 0 {
 		return exit.Fail(exit.Usage, "queue %s has no %s with an error of the kind %s, nor of another (%s lists them)", c.Queue, noun,
-			shellQuoted(c.Kind), list)
+			shell.Quote(c.Kind), list)
 	}
 	more := ""
 	if len(answer.Groups) > len(kinds) || !answer.All {
 		more = ", …"
 	}
 	return exit.Fail(exit.Usage, "queue %s has no %s with an error of the kind %s; there are %s%s (%s lists them)",
-		c.Queue, noun, shellQuoted(c.Kind), strings.Join(kinds, ", "), more, list)
+		c.Queue, noun, shell.Quote(c.Kind), strings.Join(kinds, ", "), more, list)
 }
 
 // errorState returns the state, as the command errors names it, of the jobs whose errors a request selects by.
@@ -229,17 +230,6 @@ func (r request) errorState() string {
 		return r.state
 	}
 	return "retry" // a job that is due already is not made due
-}
-
-// shellQuoted quotes a text for a shell.
-func shellQuoted(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
-
-// shellWord quotes a text if a shell would change it.
-func shellWord(text string) string {
-	if text != "" && !strings.HasPrefix(text, "-") && strings.Trim(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.:/@+-") == "" {
-		return text
-	}
-	return shellQuoted(text)
 }
 
 // requestBody returns the body of the request to a node.

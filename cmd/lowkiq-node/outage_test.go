@@ -189,7 +189,7 @@ func TestPushWaitsForRedis(t *testing.T) {
 	waiting(t, redis.URL(), 1)
 }
 
-// Redis is full: the push says that it refuses, and not that it is away.
+// TestPushToFullRedis checks that a push says that a full Redis refuses it, and not that Redis is away.
 func TestPushToFullRedis(t *testing.T) {
 	t.Parallel()
 	redis := redistest.Start(t, "--maxmemory", "1", "--maxmemory-policy", "noeviction")

@@ -14,6 +14,7 @@ import (
 	"github.com/lowkiq/lowkiq/cmd/internal/exit"
 	"github.com/lowkiq/lowkiq/cmd/internal/terminal"
 	"github.com/lowkiq/lowkiq/cmd/lowkiq-node/internal/feed"
+	"github.com/lowkiq/lowkiq/internal/text/shell"
 	"github.com/lowkiq/lowkiq/queue/protocol"
 	"github.com/lowkiq/lowkiq/queue/workflow"
 	"github.com/lowkiq/lowkiq/web"
@@ -87,7 +88,7 @@ func printWorkflow(with *session, w *web.Workflow) {
 			with.Printf("%-10s %s\n", "dead:", m.Name)
 			continue
 		}
-		with.Printf("%-10s %s; see lowkiq-node morgue requeue %s %s\n", "dead:", memberText(&m), m.Queue, shellWord(m.ID))
+		with.Printf("%-10s %s; see lowkiq-node morgue requeue %s %s\n", "dead:", memberText(&m), m.Queue, shell.Word(m.ID))
 	}
 	for _, m := range w.WaitingJobs {
 		with.Printf("%-10s %s after %s\n", "waiting:", memberText(&m), strings.Join(m.After, ", "))

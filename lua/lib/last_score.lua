@@ -1,5 +1,5 @@
--- Included by the pushes: reads `last`, the last default score of the shard (us), and sets `base`, the next
--- default score. Expects `now`. The script ends with REMOVED if the queue is deleted.
+-- Included by the pushes. It reads the last default score of the shard (us) into `last`, and sets `base` to the next default
+-- score. Expects `now`. The script ends with REMOVED if the queue is deleted.
 local said = redis.call('HGET', KEY.count, 'last') or 0
 local last = tonumber(said)
 if not last then return redis.error_reply('REMOVED ' .. said) end

@@ -77,10 +77,11 @@ func (c *child) handleBatch(ctx context.Context, b *lowkiq.Batch, write func([]b
 	cancelled := !unhook()
 	if broken != nil && !cancelled {
 		broken = c.explainBroken(broken)
-		if !errors.Is(broken, errGone) {
+		if errors.Is(broken, errGone) {
+			c.kill()
+		} else {
 			c.killFor(broken)
 		}
-		c.kill()
 	}
 	if broken != nil || cancelled {
 		<-c.exited

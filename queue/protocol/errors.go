@@ -77,9 +77,9 @@ func Transient(err error) bool {
 	return redisdb.Transient(err) || errors.Is(err, errAnswerLost) || errors.Is(err, ErrMoving)
 }
 
-// Denied reports whether Redis does not let the client in, or is no Redis that the client may use: a password or a permission
-// is missing, the check of the certificate fails, or the server is too old or may evict keys. A person mends that, at Redis or
-// in the configuration of the client.
+// Denied reports whether Redis denies the client access, or is unfit. A password or a permission is missing, the check of the
+// certificate fails, or the server is too old or may evict keys. A person mends that, at Redis or in the configuration of the
+// client.
 func Denied(err error) bool { return redisdb.Denied(err) }
 
 // userError is an error of a middleware or a codec that encodes follow-ups. It is not Transient, whatever it wraps, because

@@ -482,19 +482,19 @@ func (q *Queue) DropOutgoing(ctx context.Context, n int) (dropped map[string]int
 		if err != nil || len(first) == 0 {
 			return dropped, err
 		}
-		type lane struct {
+		type route struct {
 			from *Shard
 			to   string
 		}
-		by := map[lane][]int64{}
+		by := map[route][]int64{}
 		for _, one := range first {
-			l := lane{one.Shard, one.Queue}
-			by[l] = append(by[l], one.Number)
+			r := route{one.Shard, one.Queue}
+			by[r] = append(by[r], one.Number)
 		}
-		for l, numbers := range by {
-			gone, _, err := l.from.TrimOutgoing(ctx, numbers...)
+		for r, numbers := range by {
+			gone, _, err := r.from.TrimOutgoing(ctx, numbers...)
 			if gone > 0 {
-				dropped[l.to] += gone
+				dropped[r.to] += gone
 				left -= gone
 			}
 			if err != nil {

@@ -566,8 +566,8 @@ func testFollowUpNumbers(t *testing.T, b *backend) {
 	eq(t, "follow-ups beside a damaged number", len(r.outgoing()), 1)
 }
 
-// testFollowUpUserErrors: an error of a middleware is not Transient, because a caller that repeats the encoding until it
-// succeeds would wait without end. It does not mean that the follow-up can never be stored.
+// testFollowUpUserErrors checks that an error of a middleware is not Transient. A caller that repeats the encoding until it
+// succeeds would wait without end. The error does not mean that the follow-up can never be stored.
 func testFollowUpUserErrors(t *testing.T, b *backend) {
 	var fails error
 	r := rigOn(t, b.open(t, func(cfg *Config) {

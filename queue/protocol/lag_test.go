@@ -31,7 +31,7 @@ func (r *rig) wantLag(what string, want time.Duration) {
 	}
 }
 
-// testLagNamesFlight: the figures of a shard with jobs that wait name the oldest flight.
+// testLagNamesFlight checks that the figures of a shard with waiting jobs name the oldest flight.
 func testLagNamesFlight(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.push(job("slow", "1"))

@@ -223,9 +223,9 @@ func (q *Queue) formers(maxAge time.Duration) []Former {
 	if was == nil {
 		return nil
 	}
-	now, known := q.registry.clock.now()
+	now := q.registry.clock.Now()
 	for i, f := range *was {
-		if known && f.age(now) > maxAge {
+		if !now.IsZero() && f.age(now) > maxAge {
 			return (*was)[:i]
 		}
 	}

@@ -307,7 +307,7 @@ func (f afterEach) tell(cmd redis.Cmder) {
 	}
 }
 
-// testOomReads: a full Redis answers what only reads.
+// testOomReads checks that a full Redis answers reads.
 func testOomReads(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.push(job("a", "1"), job("b", "1"))

@@ -76,7 +76,10 @@ func (q *Queue) readEntry(ctx context.Context) error {
 // the replies are errors or the text cannot be read, for example because the key has another type. The caller then
 // keeps the limits that it has.
 func (g *Registry) parseLiveLimits(queue string, set, clock any) (live rules.Push, readable bool) {
-	now, err := g.clock.read(clock)
+	now, err := redisdb.Clock(clock)
+	if err == nil {
+		g.clock.Set(now)
+	}
 	if _, failed := set.(error); failed || err != nil {
 		return live, false
 	}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/process/clock"
 	"github.com/lowkiq/lowkiq/internal/store/redisdb"
 	"github.com/lowkiq/lowkiq/internal/text/suggest"
 	"github.com/lowkiq/lowkiq/queue/rules"
@@ -73,7 +74,7 @@ type Registry struct {
 
 	shared     *sharedRequests // for pops and acks
 	pushCounts *pushCounts     // for the figures of days
-	clock      redisClock
+	clock      clock.Remote    // Redis's clock
 
 	mu         sync.Mutex
 	queues     map[string]*Queue     // open queues by name; guarded by mu

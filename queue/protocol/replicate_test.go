@@ -165,8 +165,8 @@ func (r *rig) writes() (n int) {
 	return n
 }
 
-// TestRepeatedDeliveryWrites: a repeated delivery stores nothing and writes nevertheless, also to a full Redis. From Redis 7.2
-// on, a WAIT behind a script that has written nothing is answered at once.
+// TestRepeatedDeliveryWrites checks that a repeated delivery stores nothing and writes nevertheless, also to a full Redis. From
+// Redis 7.2 on, a WAIT behind a script that has written nothing is answered at once.
 func TestRepeatedDeliveryWrites(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, &backend{url: redistest.Start(t, "--maxmemory-policy", "noeviction").URL()})

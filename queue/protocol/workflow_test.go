@@ -247,7 +247,7 @@ func testWorkflowStartsOnce(t *testing.T, b *backend) {
 	eq(t, "the workflow", r.status("w"), "done 1 1 0 0")
 }
 
-// testWorkflowMergedAdds: large adds wait together after a flight came back. All their jobs leave, the rest of them in rests.
+// testWorkflowMergedAdds checks that all jobs of large adds leave that wait together after a flight came back.
 func testWorkflowMergedAdds(t *testing.T, b *backend) {
 	r := newWorkflowRig(t, b)
 	_, err := workflow.Start(r.ctx, r.c, workflow.Workflow{ID: "w", Open: true})

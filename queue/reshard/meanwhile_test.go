@@ -16,8 +16,8 @@ import (
 	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
-// TestPushesWhileJobsMove: producers push ids that wait in the former shards, some of them for later, while these move. People
-// delete ids, and workers die, so that ids are in quarantine. Each record is in one list then.
+// TestPushesWhileJobsMove checks that each record is in one list. Producers push ids of the former shards while these move,
+// some of them for later. People delete ids, and workers die, so that ids are in quarantine.
 func TestPushesWhileJobsMove(t *testing.T) {
 	tier.All(t)
 	t.Parallel()

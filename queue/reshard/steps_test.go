@@ -868,8 +868,8 @@ func TestReshardUnites(t *testing.T) {
 	})
 }
 
-// TestReshardLeavesNoOldEntry: a person deletes an id in its new shard, and the id is pushed for later, before its job comes,
-// which is in quarantine or blocked. The entry that the deleted job has left in ready goes, so the id has one place.
+// TestReshardLeavesNoOldEntry checks that an id has one place. A person deletes the id in its new shard, and the id is pushed
+// for later. Then its job comes, which is in quarantine or blocked, and the deleted job's entry in ready must go.
 func TestReshardLeavesNoOldEntry(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Start(t).URL(), 1)
@@ -1050,8 +1050,8 @@ func TestFloors(t *testing.T) {
 	}
 }
 
-// TestClosedShardPassesOn: payloads that a person buries in a new shard, before anybody has claimed it, go to the queue of the
-// rule then.
+// TestClosedShardPassesOn checks that payloads go to the queue of the rule then, if a person buries them in a new shard before
+// its first claim.
 func TestClosedShardPassesOn(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Start(t).URL(), 2)

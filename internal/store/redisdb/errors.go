@@ -107,9 +107,9 @@ func Transient(err error) bool {
 	return Unreachable(err) || errors.Is(err, ErrUnreplicated)
 }
 
-// Denied reports whether Redis does not let the client in, or is no Redis that the client may use: a password or a permission
-// is missing, the check of the certificate fails, or the server is too old or may evict keys. A person mends that, at Redis or
-// in the configuration of the client.
+// Denied reports whether Redis denies the client access, or is unfit. A password or a permission is missing, the check of the
+// certificate fails, or the server is too old or may evict keys. A person mends that, at Redis or in the configuration of the
+// client.
 func Denied(err error) bool {
 	var unfit *unfitError
 	var cert *tls.CertificateVerificationError

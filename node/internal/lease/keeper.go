@@ -70,7 +70,7 @@ type Keeper struct {
 	lostReason error         // written before lost is closed
 }
 
-// NewKeeper builds the keeper of an instance. now is SinceBoot, except in tests. outOfReach reports
+// NewKeeper builds the keeper of an instance. now is clock.SinceBoot, except in tests. outOfReach reports
 // whether an error means that Redis is out of reach, and logs it then. The keeper logs other errors.
 func NewKeeper(ttl time.Duration, now func() time.Duration, value func() []byte, outOfReach func(error) bool, log *slog.Logger) *Keeper {
 	return &Keeper{

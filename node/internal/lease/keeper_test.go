@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/process/clock"
 	"github.com/lowkiq/lowkiq/queue/lease"
 )
 
@@ -50,7 +51,7 @@ const ttl = 6 * time.Second
 var errBoom = errors.New("boom")
 
 func testKeeper() *Keeper {
-	return NewKeeper(ttl, SinceBoot, func() []byte { return nil }, func(error) bool { return false }, slog.New(slog.DiscardHandler))
+	return NewKeeper(ttl, clock.SinceBoot, func() []byte { return nil }, func(error) bool { return false }, slog.New(slog.DiscardHandler))
 }
 
 func TestKeeperRenews(t *testing.T) {

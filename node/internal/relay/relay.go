@@ -72,11 +72,11 @@ type Relay struct {
 	sources map[lowkiq.Shard]*source // guarded by mu
 
 	// slowUntil says until when follow-ups wait for code of users, by Config.Now. Only Run uses it.
-	slowUntil map[code]time.Duration
+	slowUntil map[userCode]time.Duration
 }
 
-// code is what users have given a queue to decode or to encode payloads.
-type code struct {
+// userCode is the code of users that decodes or encodes the payloads of a queue.
+type userCode struct {
 	queue   string
 	encodes bool
 }
@@ -130,7 +130,7 @@ type blocked struct {
 
 // New returns a relay.
 func New(cfg Config) *Relay {
-	return &Relay{cfg: cfg, wake: make(chan struct{}, 1), sources: map[lowkiq.Shard]*source{}, slowUntil: map[code]time.Duration{}}
+	return &Relay{cfg: cfg, wake: make(chan struct{}, 1), sources: map[lowkiq.Shard]*source{}, slowUntil: map[userCode]time.Duration{}}
 }
 
 // Kick makes the relay look at a shard. If anew is true, it looks at all its follow-ups, else at new ones.
@@ -435,10 +435,10 @@ func (r *Relay) sort(ctx context.Context, p *pass) (shipments []*protocol.Shipme
 
 // encode puts a follow-up by the rule then into the form of its queue. The error is a protocol.ErrFollowUp or a
 // protocol.ErrHops if the follow-up can never be delivered. Codecs and middlewares are code of users, and may panic or hang.
-// After one was slow, all follow-ups that need it wait, so that they do not take the time of all follow-ups.
+// After such code was slow, the follow-ups that need it wait, so that others do not wait for them.
 func (r *Relay) encode(ctx context.Context, p *pass, o *protocol.Outgoing) error {
 	source, one := p.shard.Queue, *o
-	decoder, encoder := code{source, false}, code{one.Queue, true}
+	decoder, encoder := userCode{source, false}, userCode{one.Queue, true}
 	if r.cfg.Now() < max(r.slowUntil[decoder], r.slowUntil[encoder]) {
 		return verdict.ErrSlow
 	}
