@@ -13,6 +13,7 @@ import (
 	"github.com/lowkiq/lowkiq"
 	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 	"github.com/lowkiq/lowkiq/internal/testing/tier"
+	"github.com/lowkiq/lowkiq/node/internal/runner"
 )
 
 // forbidNacks takes the right to a shard's key "journal" away, and so to nack, bury and claim.
@@ -102,20 +103,22 @@ func TestPopRefused(t *testing.T) {
 	p := open(t, srv.URL(), 1)
 	run := start(t, Config{Redis: srv.URL()}, QueueConfig{Shards: 1}, nothing).serving()
 	in, shard := run.instance(), lowkiq.Shard{Queue: "orders"}
-	after := func(fence int64) (next int64) {
+	after := func(fence int64) (now *runner.Runner) {
 		await(t, "the shard is claimed anew", func() bool {
-			if r := in.claims.Get(shard); r != nil {
-				next = r.Runner.Fence
+			r := in.claims.Get(shard)
+			if r == nil || r.Runner.Fence <= fence {
+				return false
 			}
-			return next > fence
+			now = r.Runner
+			return true
 		})
-		return next
+		return now
 	}
 	first := after(0)
 	raw(t, srv.Addr(), "SET", "lk:{default/orders/1/0/Oko}:ready", "no_list")
-	in.claims.Get(shard).Runner.Wake()
+	first.Wake()
 	await(t, "a warning", run.warnsOf("pop"))
-	after(first)
+	after(first.Fence)
 	raw(t, srv.Addr(), "DEL", "lk:{default/orders/1/0/Oko}:ready")
 	p.push(numbered("a", 0, 1)...)
 	p.drained()

@@ -35,6 +35,7 @@ func TestOverrunOfClaim(t *testing.T) {
 	}
 	p.push(numbered("a", 0, 1)...)
 	receive(t, "the handler", began)
+	claimed := run.instance().claims.Get(lowkiq.Shard{Queue: "orders"}).Runner
 	owner, err := p.Shard(0).Owner(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -43,7 +44,7 @@ func TestOverrunOfClaim(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	run.instance().claims.Get(lowkiq.Shard{Queue: "orders"}).Runner.Wake() // the other lane asks Redis
+	claimed.Wake() // the other lane asks Redis
 	if stacks := receive(t, "the overrun", overrun); !strings.Contains(stacks, "TestOverrunOfClaim") {
 		t.Error("the stacks do not show the handler")
 	}
