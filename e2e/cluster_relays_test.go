@@ -3,16 +3,22 @@
 package e2e
 
 import (
-	"bufio"
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 )
@@ -26,6 +32,7 @@ type relays struct {
 	mu      sync.Mutex
 	cut     int               // pid of the process cut off; guarded by mu
 	conns   map[*passage]bool // guarded by mu
+	pids    map[string]int    // by the port from which a node sends gossip; guarded by mu
 	close   []io.Closer
 	running sync.WaitGroup
 }
@@ -37,7 +44,7 @@ type passage struct {
 }
 
 func newRelays(t *testing.T) *relays {
-	d := &relays{t: t, conns: map[*passage]bool{}}
+	d := &relays{t: t, conns: map[*passage]bool{}, pids: map[string]int{}}
 	t.Cleanup(func() {
 		d.isolate(-1)
 		for _, c := range d.close {
@@ -60,6 +67,10 @@ func (d *relays) up(f *fleet, number int) {
 	bind, host := redistest.Addresses(f.t, 2)[0], fmt.Sprintf("127.0.1.%d", number)
 	relay := strings.Replace(bind, "127.0.0.1", host, 1)
 	p := f.up(fmt.Sprintf("n%d", number), func(s *settings) { s.Bind, s.Advertise = bind, host })
+	_, port, _ := net.SplitHostPort(bind)
+	d.mu.Lock()
+	d.pids[port] = p.pid()
+	d.mu.Unlock()
 	d.passUDP(p, relay, bind)
 	d.passTCP(p, relay, bind)
 	d.passTCP(p, nextPort(relay), nextPort(bind))
@@ -100,9 +111,8 @@ func (d *relays) passUDP(p *process, relay, bind string) {
 			if err != nil {
 				return
 			}
-			caller := d.caller("udp", from.(*net.UDPAddr).Port, 0)
 			d.mu.Lock()
-			blocked := d.blocked(p.pid(), caller)
+			blocked := d.blocked(p.pid(), d.pids[strconv.Itoa(from.(*net.UDPAddr).Port)])
 			d.mu.Unlock()
 			if !blocked {
 				_, _ = conn.WriteTo(buf[:n], to) // gossip may be lost
@@ -130,7 +140,7 @@ func (d *relays) passTCP(p *process, relay, bind string) {
 
 func (d *relays) pass(p *process, in net.Conn, bind string) {
 	defer in.Close()
-	caller := d.caller("tcp", in.RemoteAddr().(*net.TCPAddr).Port, in.LocalAddr().(*net.TCPAddr).Port)
+	caller := d.caller(in)
 	out, err := net.Dial("tcp", bind)
 	if err != nil {
 		return
@@ -149,23 +159,22 @@ func (d *relays) pass(p *process, in net.Conn, bind string) {
 	_, _ = io.Copy(in, out)
 }
 
-// caller is the pid of the test's process that has a socket with a local port, and with
-// a remote one if that is not 0; 0 if none has.
-func (d *relays) caller(network string, local, remote int) int {
-	d.mu.Lock()
-	cut := d.cut
-	d.mu.Unlock()
-	if network == "udp" && cut <= 0 {
-		return 0 // it makes no difference
+// caller returns the pid of the node that has dialed a connection, 0 if it has closed it.
+func (d *relays) caller(conn net.Conn) int {
+	inode, err := inodeOf(conn.RemoteAddr().(*net.TCPAddr), conn.LocalAddr().(*net.TCPAddr))
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		d.t.Errorf("the socket that dialed %s: %v", conn.LocalAddr(), err)
 	}
-	inode := socketOf(network, local, remote)
-	if inode == "" {
+	if inode == 0 {
 		return 0
 	}
-	for _, pid := range offspring() {
+	d.mu.Lock()
+	pids := slices.Collect(maps.Values(d.pids))
+	d.mu.Unlock()
+	for _, pid := range pids {
 		fds, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
 		for _, fd := range fds {
-			if link, _ := os.Readlink(fd); link == "socket:["+inode+"]" {
+			if link, _ := os.Readlink(fd); link == fmt.Sprintf("socket:[%d]", inode) {
 				return pid
 			}
 		}
@@ -173,33 +182,66 @@ func (d *relays) caller(network string, local, remote int) int {
 	return 0
 }
 
-// offspring lists the children of this process.
-func offspring() (pids []int) {
-	files, _ := filepath.Glob("/proc/self/task/*/children")
-	for _, file := range files {
-		text, _ := os.ReadFile(file)
-		for _, word := range strings.Fields(string(text)) {
-			if pid, err := strconv.Atoi(word); err == nil {
-				pids = append(pids, pid)
-			}
-		}
-	}
-	return pids
+// socketID is inet_diag_sockid of linux/inet_diag.h. Ports and addresses are in network byte order.
+type socketID struct {
+	LocalPort, RemotePort [2]byte
+	Local, Remote         [16]byte
+	Interface             uint32
+	Cookie                [2]uint32
 }
 
-// socketOf is the inode of a socket in /proc/net, "" if there is none.
-func socketOf(network string, local, remote int) string {
-	file, err := os.Open("/proc/self/net/" + network)
-	if err != nil {
-		return ""
-	}
-	defer file.Close()
-	for lines := bufio.NewScanner(file); lines.Scan(); {
-		word := strings.Fields(lines.Text())
-		if len(word) > 9 && strings.HasSuffix(word[1], fmt.Sprintf(":%04X", local)) &&
-			(remote == 0 || strings.HasSuffix(word[2], fmt.Sprintf(":%04X", remote))) {
-			return word[9]
+// inodeOf asks the kernel for the inode of a TCP socket of this host. It asks for this socket alone: a read of
+// /proc/net/tcp lists all, and tests leave thousands that have been closed.
+func inodeOf(local, remote *net.TCPAddr) (uint32, error) {
+	type (
+		request struct { // inet_diag_req_v2
+			unix.NlMsghdr
+			Family, Protocol, Extensions, _ uint8
+			States                          uint32
+			ID                              socketID
 		}
+		answer struct { // inet_diag_msg
+			unix.NlMsghdr
+			Family, State, Timer, Retransmissions uint8
+			ID                                    socketID
+			Expires, Received, Unsent, UID, Inode uint32
+		}
+	)
+	id := socketID{Cookie: [2]uint32{math.MaxUint32, math.MaxUint32}} // no cookie
+	binary.BigEndian.PutUint16(id.LocalPort[:], uint16(local.Port))
+	binary.BigEndian.PutUint16(id.RemotePort[:], uint16(remote.Port))
+	copy(id.Local[:], local.IP.To4())
+	copy(id.Remote[:], remote.IP.To4())
+	ask := request{Family: unix.AF_INET, Protocol: unix.IPPROTO_TCP, States: math.MaxUint32, ID: id}
+	ask.Len, ask.Type, ask.Flags = uint32(binary.Size(ask)), unix.SOCK_DIAG_BY_FAMILY, unix.NLM_F_REQUEST
+	message, err := binary.Append(nil, binary.NativeEndian, ask)
+	if err != nil {
+		return 0, err
 	}
-	return ""
+	kernel, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
+	if err != nil {
+		return 0, err
+	}
+	defer unix.Close(kernel)
+	if err := unix.Sendto(kernel, message, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return 0, err
+	}
+	got := make([]byte, 4096)
+	n, _, err := unix.Recvfrom(kernel, got, 0)
+	if err != nil {
+		return 0, err
+	}
+	var said answer
+	if _, err := binary.Decode(got[:n], binary.NativeEndian, &said.NlMsghdr); err != nil {
+		return 0, err
+	}
+	if said.Type == unix.NLMSG_ERROR {
+		var refused struct{ Code int32 }
+		if _, err := binary.Decode(got[binary.Size(said.NlMsghdr):n], binary.NativeEndian, &refused); err != nil {
+			return 0, err
+		}
+		return 0, unix.Errno(-refused.Code)
+	}
+	_, err = binary.Decode(got[:n], binary.NativeEndian, &said)
+	return said.Inode, err
 }
