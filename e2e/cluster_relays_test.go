@@ -190,8 +190,8 @@ type socketID struct {
 	Cookie                [2]uint32
 }
 
-// inodeOf asks the kernel for the inode of a TCP socket of this host. It asks for this socket alone: a read of
-// /proc/net/tcp lists all, and tests leave thousands that have been closed.
+// inodeOf asks the kernel for the inode of a TCP socket of this host. It does not read /proc/net/tcp, which also lists
+// the thousands of closed sockets that other tests leave.
 func inodeOf(local, remote *net.TCPAddr) (uint32, error) {
 	type (
 		request struct { // inet_diag_req_v2

@@ -98,7 +98,8 @@ func TestStrangerInATLSCluster(t *testing.T) {
 			"a client's, not a peer": {CertFile: client, KeyFile: clientKey, CAFile: ca.File},
 		})
 	}
-	for name, tls := range strangers { // one after another: each is a cluster, and refused connections cost handshakes
+	// The subtests are not parallel. Each runs a cluster, whose refused connections cost many handshakes.
+	for name, tls := range strangers {
 		t.Run(name, func(t *testing.T) {
 			url := redistest.Start(t).URL()
 			start := func(name string, tls TLS) *running {

@@ -101,7 +101,8 @@ func TestPushInPartsKeepsOrder(t *testing.T) {
 		}
 	}
 	r.noErr(r.c.DB().Load(r.ctx))
-	var scripts atomic.Int64 // of pushes: the client also writes its counts of pushes now and then
+	// The cut counts scripts of pushes only, because the client also writes its counts of pushes now and then.
+	var scripts atomic.Int64
 	proxy.CutRequestOf(func(words []string) bool {
 		known := r.c.DB().Scripts
 		pushes := len(words) > 1 && (words[1] == known.Push.SHA() || words[1] == known.PushEach.SHA())
