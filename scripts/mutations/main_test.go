@@ -18,7 +18,7 @@ func TestMutationsApply(t *testing.T) {
 		if _, err := m.apply(string(text)); err != nil {
 			t.Errorf("%s: %v", m.name, err)
 		}
-		if names[m.name] || m.promise == "" || len(m.listPackages()) == 0 {
+		if names[m.name] || m.promise == "" || len(m.test) == 0 {
 			t.Errorf("%s: got %+v, want a name of its own, a promise and packages", m.name, m)
 		}
 		names[m.name] = true
