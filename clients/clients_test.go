@@ -257,21 +257,11 @@ func (w *world) start() bool {
 	go func() { ended <- node.Wait() }()
 	w.t.Cleanup(func() { _ = node.Process.Kill() })
 	w.node, w.ended = node, ended
-	if !clitest.Eventually(func() bool { return len(ended) > 0 || w.isReady() }) || len(ended) > 0 {
+	if !clitest.Eventually(func() bool { return len(ended) > 0 || clitest.Get(w.address[0], "/readyz") != "" }) || len(ended) > 0 {
 		w.t.Errorf("the node does not get ready:\n%s", read(w.t, w.log.Name()))
 		return false
 	}
 	return true
-}
-
-func (w *world) isReady() bool {
-	once := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
-	answer, err := once.Get("http://" + w.address[0] + "/readyz")
-	if err != nil {
-		return false
-	}
-	answer.Body.Close()
-	return answer.StatusCode == http.StatusOK
 }
 
 // stop ends the node.

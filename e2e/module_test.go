@@ -19,7 +19,7 @@ import (
 // TestModuleOfAUser: the program of README works in a module of its own with the replace of docs/install.md. It is built
 // without a network, from the modules that have built lowkiq.
 func TestModuleOfAUser(t *testing.T) {
-	tier.Usual(t)
+	tier.All(t)
 	t.Parallel()
 	root, err := filepath.Abs("..")
 	if err != nil {

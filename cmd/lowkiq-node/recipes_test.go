@@ -163,7 +163,7 @@ func walk(t *testing.T, configuration string) *walked {
 		<-w.ended
 	})
 	if !clitest.Eventually(func() bool {
-		return len(w.ended) > 0 || w.command("lowkiq-node health --ready && lowkiq-node shards | grep -q ' n1 '").Run() == nil
+		return len(w.ended) > 0 || clitest.Get(w.http, "/readyz") != "" && strings.Contains(clitest.Get(w.http, "/api/v1/shards"), `"assigned":"n1","owner":"n1/`)
 	}) || len(w.ended) > 0 {
 		_ = w.node.Process.Kill()
 		err := <-w.ended
@@ -212,12 +212,11 @@ func (w *walked) do(s step) (count int) {
 // settle waits until the node has handled what the steps before have pushed. The next step may list what waits.
 func (w *walked) settle() {
 	w.t.Helper()
-	var stats []byte
+	var stats string
 	busy := regexp.MustCompile(`"(ready|in_flight|outgoing)":[1-9]`)
 	if !clitest.Eventually(func() bool {
-		var err error
-		stats, err = w.command("lowkiq-node queues list -o json").Output()
-		return err == nil && !busy.Match(stats)
+		stats = clitest.Get(w.http, "/api/v1/queues")
+		return strings.Contains(stats, `"in_flight":`) && !busy.MatchString(stats)
 	}) {
 		w.t.Fatalf("jobs wait that the node should have handled: %s", stats)
 	}

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"strconv"
@@ -76,7 +78,22 @@ func Eventually(condition func() bool) bool {
 		if time.Now().After(deadline) {
 			return false
 		}
-		<-time.After(50 * time.Millisecond) // each check starts a process
+		<-time.After(50 * time.Millisecond) // some checks start a process
 	}
 	return true
+}
+
+// Get asks a node at address, without starting a process. It returns the body of an answer with code 200, "" otherwise.
+func Get(address, path string) string {
+	once := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: Patience}
+	answer, err := once.Get("http://" + address + path)
+	if err != nil {
+		return ""
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	if err != nil || answer.StatusCode != http.StatusOK {
+		return ""
+	}
+	return string(body)
 }
