@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -176,9 +177,11 @@ func (g *guarded) retryClosed(once func() error, term *uint64) error {
 	return err
 }
 
-// isClosedByPeer reports whether err is of a connection that the peer has closed.
+// isClosedByPeer reports whether err is of a connection that the peer has closed. Raft's decoder keeps only the text of an
+// error, except for io.EOF.
 func isClosedByPeer(err error) bool {
-	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+	return errors.Is(err, io.EOF) || errors.Is(err, syscall.EPIPE) ||
+		err != nil && strings.HasSuffix(err.Error(), syscall.ECONNRESET.Error())
 }
 
 // checkRequest returns an error if the request would end the process or keep it busy without end.

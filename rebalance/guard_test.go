@@ -2,12 +2,15 @@ package rebalance
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -179,19 +182,7 @@ func TestLogStore(t *testing.T) {
 func TestSilentPeersLoseTheirPlace(t *testing.T) {
 	t.Parallel()
 	target := listen(t, "c", func(cfg *ListenerConfig) { cfg.patience = 3 * time.Second }) // a request on a busy machine takes less
-	consumer := open(t, target, "target#1.1").Consumer()
-	stop := make(chan struct{})
-	defer close(stop)
-	go func() {
-		for {
-			select {
-			case rpc := <-consumer:
-				rpc.Respond(&raft.RequestVoteResponse{Granted: true}, nil)
-			case <-stop:
-				return
-			}
-		}
-	}()
+	grantVotes(t, target)
 	silent, err := net.Dial("tcp", target.Address())
 	if err != nil {
 		t.Fatal(err)
@@ -216,6 +207,51 @@ func TestSilentPeersLoseTheirPlace(t *testing.T) {
 				t.Fatal("the connection stays")
 			}
 		}
+	}
+}
+
+// grantVotes opens the transport of target#1.1, which grants each vote.
+func grantVotes(t *testing.T, target *Listener) {
+	consumer, stop := open(t, target, "target#1.1").Consumer(), make(chan struct{})
+	t.Cleanup(func() { close(stop) })
+	go func() {
+		for {
+			select {
+			case rpc := <-consumer:
+				rpc.Respond(&raft.RequestVoteResponse{Granted: true}, nil)
+			case <-stop:
+				return
+			}
+		}
+	}()
+}
+
+// resetConn is a connection that the peer has reset.
+type resetConn struct{ net.Conn }
+
+func (c resetConn) Read([]byte) (int, error) {
+	return 0, &net.OpError{Op: "read", Net: "tcp", Addr: c.RemoteAddr(), Err: os.NewSyscallError("read", syscall.ECONNRESET)}
+}
+
+// TestResetConnectionLosesNoVote: a peer that closes a connection before it has read the whole request resets it.
+func TestResetConnectionLosesNoVote(t *testing.T) {
+	t.Parallel()
+	target := listen(t, "c")
+	grantVotes(t, target)
+	dials := 0
+	peer := open(t, listen(t, "c", func(cfg *ListenerConfig) {
+		cfg.Dial = func(ctx context.Context, hostPort string) (net.Conn, error) {
+			conn, err := new(net.Dialer).DialContext(ctx, "tcp", hostPort)
+			if dials++; dials == 1 && err == nil {
+				conn = resetConn{conn}
+			}
+			return conn, err
+		}
+	}), "peer#1.1")
+	var got raft.RequestVoteResponse
+	err := peer.RequestVote("target#1.1", Address("target#1.1", target.Address()), &raft.RequestVoteRequest{}, &got)
+	if err != nil || !got.Granted || dials != 2 {
+		t.Errorf("got %t, %v after %d dials, want the vote over the second connection", got.Granted, err, dials)
 	}
 }
 
