@@ -1,4 +1,4 @@
-package lowkiq
+package lowkiq_test
 
 import (
 	"errors"
@@ -6,18 +6,20 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/lowkiq/lowkiq"
 )
 
 // TestTags: words between commas, each once.
 func TestTags(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{"vip": "[vip]", " vip ,new,,vip,": "[vip new]", "": "[]", ",": "[]", "two words": "[two words]"} {
-		h, err := NewHeader(map[string]string{"tag": text, "tags": "no"})
+		h, err := lowkiq.NewHeader(map[string]string{"tag": text, "tags": "no"})
 		if got := fmt.Sprint(h.Tags()); err != nil || got != want {
 			t.Errorf("%q: got %s, %v, want %s", text, got, err, want)
 		}
 	}
-	for _, h := range []Header{"", `{"x":"\"tag\":"}`, `{"tag":`} {
+	for _, h := range []lowkiq.Header{"", `{"x":"\"tag\":"}`, `{"tag":`} {
 		if got := h.Tags(); got != nil {
 			t.Errorf("%s: got %q", h, got)
 		}
@@ -40,21 +42,21 @@ func TestExpires(t *testing.T) {
 		"NaN":                          {},
 		"2026-11-23":                   {},
 	} {
-		h, err := NewHeader(map[string]string{"expires": text, "tag": "x"})
-		if want.IsZero() != errors.Is(err, ErrHeader) {
+		h, err := lowkiq.NewHeader(map[string]string{"expires": text, "tag": "x"})
+		if want.IsZero() != errors.Is(err, lowkiq.ErrHeader) {
 			t.Errorf("%q: got %v", text, err)
 		}
 		if bounds := "seconds since 1970, from 1000000000 to 8589934592"; err != nil && !strings.Contains(err.Error(), bounds) {
 			t.Errorf("%q: got %v, want that it says which seconds: %s", text, err, bounds)
 		}
 		if err != nil {
-			h = Header(`{"expires":"` + text + `"}`)
+			h = lowkiq.Header(`{"expires":"` + text + `"}`)
 		}
 		if got, ok := h.Expires(); !got.Equal(want) || ok == want.IsZero() {
 			t.Errorf("%q: got %s, %t, want %s", text, got, ok, want)
 		}
 	}
-	for _, h := range []Header{"", `{"tag":"expires"}`, `{"tag":"\"expires\""}`, `{"expires":`} {
+	for _, h := range []lowkiq.Header{"", `{"tag":"expires"}`, `{"tag":"\"expires\""}`, `{"expires":`} {
 		if got, ok := h.Expires(); ok {
 			t.Errorf("%s: got %s", h, got)
 		}

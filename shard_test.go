@@ -1,4 +1,4 @@
-package lowkiq
+package lowkiq_test
 
 import (
 	"crypto/sha256"
@@ -9,6 +9,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/lowkiq/lowkiq"
 )
 
 // TestShardOfIsWhatItWas: an id stays in its shard from release to release.
@@ -25,7 +27,7 @@ func TestShardOfIsWhatItWas(t *testing.T) {
 		"\x00\xff":                             {0, 15, 996093},
 		"f47ac10b-58cc-4372-a567-0e02b2c3d479": {0, 12, 775105},
 	} {
-		if got := [3]int{ShardOf(id, 1), ShardOf(id, 16), ShardOf(id, 1_000_000)}; got != want {
+		if got := [3]int{lowkiq.ShardOf(id, 1), lowkiq.ShardOf(id, 16), lowkiq.ShardOf(id, 1_000_000)}; got != want {
 			t.Errorf("%.20q: got %v, want %v", id, got, want)
 		}
 	}
@@ -41,7 +43,7 @@ func TestShardOfPanics(t *testing.T) {
 					t.Errorf("%d shards: got no panic", shards)
 				}
 			}()
-			ShardOf("id", shards)
+			lowkiq.ShardOf("id", shards)
 		}()
 	}
 }
@@ -50,7 +52,7 @@ func TestShardOfPanics(t *testing.T) {
 func fullest(ids []string, n int) int {
 	counts := make([]int, n)
 	for _, id := range ids {
-		counts[ShardOf(id, n)]++
+		counts[lowkiq.ShardOf(id, n)]++
 	}
 	return slices.Max(counts)
 }
@@ -152,7 +154,7 @@ func TestRepeatedNumbers(t *testing.T) {
 		for _, n := range []int{2, 4, 5, 8, 10, 16, 24, 32, 64} {
 			reached := map[int]bool{}
 			for i := range 32 * n {
-				reached[ShardOf(fmt.Sprintf(format, i, i), n)] = true
+				reached[lowkiq.ShardOf(fmt.Sprintf(format, i, i), n)] = true
 			}
 			if len(reached) < n/2 {
 				t.Errorf("%s: %d names reach %d of %d shards", format, 32*n, len(reached), n)
@@ -191,7 +193,7 @@ func TestRandomIDs(t *testing.T) {
 		for _, n := range []int{2, 3, 4, 5, 8, 12, 16, 31, 32, 48, 64, 100, 1000} {
 			counts := make([]int, n)
 			for _, id := range ids {
-				counts[ShardOf(id, n)]++
+				counts[lowkiq.ShardOf(id, n)]++
 			}
 			chi, mean := 0.0, float64(len(ids))/float64(n)
 			for _, c := range counts {
