@@ -341,7 +341,7 @@ func testUrgentPages(t *testing.T, b *backend) {
 	list := func(reverse bool, limit int, between func(n int)) string {
 		ids := ""
 		query := browse.Query{State: browse.StateReady, Range: browse.Range{Reverse: reverse, Limit: limit}}
-		for n := 0; ; n++ {
+		for n := range 100 {
 			page, err := browse.Of(r.q).Page(r.ctx, query)
 			r.noErr(err)
 			for _, one := range page.Jobs {
@@ -354,6 +354,7 @@ func testUrgentPages(t *testing.T, b *backend) {
 				between(n)
 			}
 		}
+		return ids + " without an end"
 	}
 	for _, limit := range []int{1, 2, 3, 100} {
 		eq(t, fmt.Sprintf("in parts of %d", limit), list(false, limit, nil), " c a u b d")
