@@ -268,7 +268,7 @@ func (cfg Config) withAdvertise() (Config, error) {
 
 // checkAdvertise returns an error if host is not a valid value of Advertise.
 func checkAdvertise(host string) error {
-	if _, err := netip.ParseAddr(host); err == nil || host == "" || hosts.Name.MatchString(host) {
+	if _, err := netip.ParseAddr(host); err == nil || host == "" || hosts.IsName(host) {
 		return nil
 	}
 	return fmt.Errorf("advertise %.60q (%d bytes): must be a host name of at most 253 bytes or an IP address, without port and brackets", host, len(host))

@@ -65,7 +65,7 @@ const defaultRequestMemory = 64 << 20
 func (cfg Config) Validate() error {
 	errs := []error{cfg.Tokens.Validate()}
 	for _, name := range cfg.Names {
-		if !hosts.Name.MatchString(name) {
+		if !hosts.IsName(name) {
 			errs = append(errs, fmt.Errorf("http_names: %.60q (%d bytes): it must be a host name of at most 253 bytes, without port", name, len(name)))
 		}
 	}

@@ -60,7 +60,7 @@ func (f Files) ValidatePeer(name string) error {
 		return errors.New("cert_file and key_file are missing")
 	case name != "" && f.CA == "":
 		return errors.New("peer_name needs ca_file, whose authorities issue the certificates with that name")
-	case name != "" && !hosts.Name.MatchString(name):
+	case name != "" && !hosts.IsName(name):
 		return fmt.Errorf("peer_name is %.60q, must be a DNS name such as lowkiq-node.internal", name)
 	}
 	return nil

@@ -7,8 +7,10 @@ import (
 	"regexp"
 )
 
-// Name matches host names. The resolver decides about the rest.
-var Name = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,252}$`)
+var name = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]*$`)
+
+// IsName reports whether text has the form of a host name. The resolver decides about the rest.
+func IsName(text string) bool { return len(text) <= 253 && name.MatchString(text) }
 
 // IsLoopback reports whether only this host can reach an address.
 func IsLoopback(address string) bool {

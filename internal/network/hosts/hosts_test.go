@@ -32,3 +32,14 @@ func TestOutward(t *testing.T) {
 		})
 	}
 }
+
+func TestIsName(t *testing.T) {
+	for text, want := range map[string]bool{
+		"n1": true, "redis_1.example.org": true, strings.Repeat("a", 253): true,
+		"": false, "-a": false, "a b": false, "a\n": false, strings.Repeat("a", 254): false,
+	} {
+		if IsName(text) != want {
+			t.Errorf("%.10q of %d bytes: got %t, want %t", text, len(text), !want, want)
+		}
+	}
+}
