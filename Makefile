@@ -33,8 +33,8 @@ test: redis ## run the tests of the product on one real Redis; needs redis-serve
 	@$(TEST) $(OTHERS)
 	@$(TEST) -p 2 -parallel 6 $(CLUSTERS)
 
-# The packages whose code starts goroutines or holds locks.
-RACED := ./queue/... ./rebalance ./membership ./metrics ./node/... ./web/... ./cmd/lowkiq-node/internal/feed \
+# The packages whose code starts goroutines or holds locks. test-all runs clusters under the race detector.
+RACED := ./queue/... ./rebalance ./membership ./metrics ./node/handler ./node/internal/... ./node/lowkiqtest ./web/... ./cmd/lowkiq-node/internal/feed \
 	./internal/network/certs ./internal/network/connlimit ./internal/process/sleep
 race: redis cgo ## run the tests of packages with goroutines and locks under the race detector; needs a C compiler
 	@$(RACE) -vet=off -timeout 30m $(RACED)
