@@ -669,18 +669,23 @@ func withFaults(t *testing.T, r *rig, f *faults, mayFail func(error) bool) {
 		}
 		return setFloors(r.ctx, to, r.q, frozen)
 	}
-	for err := steps(); err != nil; err = steps() {
-		if !mayFail(err) {
-			r.Fatal(err)
-		}
-	}
-	old := r.q
-	for i := range old.All() { // all but the end, which drops
-		for err := copyShard(r.ctx, old, i, frozen[i], to, nil); err != nil; err = copyShard(r.ctx, old, i, frozen[i], to, nil) {
+	succeeds := func(step func() error) {
+		const tries = 500
+		for range tries {
+			err := step()
+			if err == nil {
+				return
+			}
 			if !mayFail(err) {
 				r.Fatal(err)
 			}
 		}
+		r.Fatalf("a step has failed %d times", tries)
+	}
+	succeeds(steps)
+	old := r.q
+	for i := range old.All() { // all but the end, which drops
+		succeeds(func() error { return copyShard(r.ctx, old, i, frozen[i], to, nil) })
 	}
 	on = false
 	r.finish(to, frozen)
