@@ -349,7 +349,7 @@ var mutations = []mutation{
 		name: "reshard: stalled driver takes a mark away", promise: "I2",
 		file: "queue/reshard/driver.go", test: reshard,
 		old: "	if err != nil || now != text {\n",
-		new: "	if err != nil {\n",
+		new: "	if err != nil || now == \"\" {\n",
 	},
 	{
 		name: "reshard: number of a cancelled attempt comes again", promise: "I2",
