@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -95,23 +96,32 @@ func TestClientPagesRun(t *testing.T) {
 	}
 }
 
-// walkPage runs the commands of a page. There must be at least atLeast of them.
+// walkPage runs the commands of a page. Each configuration has a node and a test of its own. The page must have at least
+// atLeast commands.
 func walkPage(t *testing.T, page string, atLeast int) {
 	t.Helper()
-	var node *walked
-	commands := 0
-	for _, s := range stepsOf(clitest.Documents(t)[page]) {
-		if s.configuration != "" {
-			node.end()
-			node = walk(t, s.configuration)
-			continue
-		}
-		if node == nil {
-			t.Fatalf("%s has commands before the first configuration: %s", page, s.commands)
-		}
-		commands += node.do(s)
+	steps, commands := stepsOf(clitest.Documents(t)[page]), 0
+	if len(steps) > 0 && steps[0].configuration == "" {
+		t.Fatalf("%s has commands before the first configuration: %s", page, steps[0].commands)
 	}
-	node.end()
+	for number := 1; len(steps) > 0; number++ {
+		configuration, of := steps[0].configuration, steps[1:]
+		if next := slices.IndexFunc(of, func(s step) bool { return s.configuration != "" }); next >= 0 {
+			of = of[:next]
+		}
+		steps = steps[1+len(of):]
+		for _, s := range of {
+			commands += len(s.lines())
+		}
+		t.Run(fmt.Sprint("node-", number), func(t *testing.T) {
+			t.Parallel()
+			node := walk(t, configuration)
+			for _, s := range of {
+				node.do(s)
+			}
+			node.end()
+		})
+	}
 	if commands < atLeast {
 		t.Errorf("got %d commands, want at least %d: the test looks in the wrong place", commands, atLeast)
 	}
@@ -179,15 +189,15 @@ func (w *walked) command(line string) *exec.Cmd {
 	return command
 }
 
-// do runs commands, and returns how many they were.
-func (w *walked) do(s step) (count int) {
+// do runs commands.
+func (w *walked) do(s step) {
 	w.t.Helper()
 	w.settle()
 	var all strings.Builder
 	lines := s.lines()
 	if _, err := exec.LookPath("curl"); err != nil && strings.Contains(s.commands, "curl ") {
 		w.t.Logf("SKIPPED: curl is not on PATH, so this was NOT run; install curl to run it: %s", s.commands)
-		return 0
+		return
 	}
 	for _, line := range lines {
 		if strings.Contains(line, "--follow") {
@@ -195,7 +205,7 @@ func (w *walked) do(s step) (count int) {
 				w.t.Fatalf("%q goes on for ever: want a block of its own", line)
 			}
 			w.follow(line, s.output)
-			return 1
+			return
 		}
 		output, err := w.output(line)
 		if err != nil {
@@ -206,7 +216,6 @@ func (w *walked) do(s step) (count int) {
 	if s.output != "" && !alike(all.String(), s.output) {
 		w.t.Errorf("%s\nprints\n%s\nwant\n%s", s.commands, all.String(), s.output)
 	}
-	return len(lines)
 }
 
 // settle waits until the node has handled what the steps before have pushed. The next step may list what waits.
