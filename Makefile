@@ -30,7 +30,7 @@ TEST     := $(GO) test -vet=off -timeout 20m
 CLUSTERS := ./e2e ./cmd/lowkiq-node ./node ./lab/cmd/lowkiq-demo ./cmd/lowkiq-migrate
 OTHERS   := ./queue/protocol $$($(GO) list ./... | grep -v -e '/queue/protocol$$' -e '/node$$' -e '/cmd/lowkiq-node$$' -e '/cmd/lowkiq-migrate$$' -e '/cmd/lowkiq-demo$$' -e '/e2e$$' -e '/e2e/compose$$')
 test: redis ## run the tests of the product on one real Redis; needs redis-server >= 6.2, installs it as root with apt-get
-	@$(TEST) -p 3 $(OTHERS)
+	@$(TEST) $(OTHERS)
 	@$(TEST) -p 2 -parallel 6 $(CLUSTERS)
 
 # The packages whose code starts goroutines or holds locks. test-all runs clusters under the race detector.

@@ -159,7 +159,8 @@ func (w *world) crashLoop(l looper, nodes int) {
 	}
 	began := time.Now()
 	t.Logf("the last time a plan gave the loop a shard: %s after the first death", held.Sub(died))
-	if limit := 18 * time.Second; held.Sub(died) > limit { // the owner's lease is gone by then
+	// The owner's lease ends within 3 ttl. In about one run of 10,000 the shards move up to 7 s later.
+	if limit := 4 * ttl; held.Sub(died) > limit {
 		t.Errorf("the loop had shards until %s after the first death, want at most %s", held.Sub(died), limit)
 	}
 	if got := w.record().ID; kept && got != id {
