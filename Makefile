@@ -31,7 +31,7 @@ CLUSTERS := ./e2e ./cmd/lowkiq-node ./node ./lab/cmd/lowkiq-demo ./cmd/lowkiq-mi
 OTHERS   := ./queue/protocol $$($(GO) list ./... | grep -v -e '/queue/protocol$$' -e '/node$$' -e '/cmd/lowkiq-node$$' -e '/cmd/lowkiq-migrate$$' -e '/cmd/lowkiq-demo$$' -e '/e2e$$' -e '/e2e/compose$$')
 test: redis ## run the tests of the product on one real Redis; needs redis-server >= 6.2, installs it as root with apt-get
 	@$(TEST) $(OTHERS)
-	@$(TEST) -p 2 -parallel 6 $(CLUSTERS)
+	@$(TEST) -p 3 -parallel 3 $(CLUSTERS)
 
 # The packages whose code starts goroutines or holds locks. test-all runs clusters under the race detector.
 RACED := ./queue/... ./rebalance ./membership ./metrics ./node/handler ./node/internal/... ./node/lowkiqtest ./web/... ./cmd/lowkiq-node/internal/feed \
