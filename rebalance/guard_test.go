@@ -233,7 +233,8 @@ func (c resetConn) Read([]byte) (int, error) {
 	return 0, &net.OpError{Op: "read", Net: "tcp", Addr: c.RemoteAddr(), Err: os.NewSyscallError("read", syscall.ECONNRESET)}
 }
 
-// TestResetConnectionLosesNoVote: a peer that closes a connection before it has read the whole request resets it.
+// TestResetConnectionLosesNoVote checks that a request for a vote is repeated after a reset. A peer resets a connection that
+// it closes before it has read the whole request.
 func TestResetConnectionLosesNoVote(t *testing.T) {
 	t.Parallel()
 	target := listen(t, "c")

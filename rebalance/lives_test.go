@@ -159,7 +159,7 @@ func (w *world) crashLoop(l looper, nodes int) {
 	}
 	began := time.Now()
 	t.Logf("the last time a plan gave the loop a shard: %s after the first death", held.Sub(died))
-	// The owner's lease ends within 3 ttl. In about one run of 10,000 the shards move up to 7 s later.
+	// The owner's lease ends within 3 ttl. Once in some 20,000 runs the shards moved 0.85 s after that, and the cause is unknown.
 	if limit := 4 * ttl; held.Sub(died) > limit {
 		t.Errorf("the loop had shards until %s after the first death, want at most %s", held.Sub(died), limit)
 	}
