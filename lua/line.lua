@@ -2,13 +2,15 @@
 --
 --#keys jobs suspects ready stale urgent
 -- ARGV  1 maximum number of ids  2 '1': last first  3 maximum bytes of records to read  then the place: the
---       ids that were seen last, last first, each with its due time (us), or '' for an entry without a
---       job; without a place the list begins at its end
--- Returns {number of ids behind the place; id, due time (us) or '' if the id has no job, …}
+--       ids that were seen last, last first, each with its list and time; without a place the list begins at its end
+-- Returns {number of ids behind the place; id, list and time with a comma between, …}
+-- The list is 's' for suspects, 'u' and the score for urgent, '' for ready. The time is the due time (us) of the job,
+-- or '' if the id has no job.
 -- Entries leave the ready list at its head; repair.lua is the rare exception. So if the entry of a place is
 -- gone, it was popped with all entries before it. The due time distinguishes it from an entry of the same id
--- that came later. If an id became due again where it stood, or left the middle, the place is the id that
--- was seen before it. If it became urgent, the list continues behind it among the urgent ids, and repeats the ids between.
+-- that came later. If an id became due again where it stood, the place is the id that was seen before it.
+-- A suspect or an urgent id may also have an obsolete entry in ready. That entry is never its place, because the
+-- entries before it were not seen.
 --#include record
 --#include sound
 local most, reverse, room = tonumber(ARGV[1]), ARGV[2] == '1', tonumber(ARGV[3])
@@ -29,23 +31,38 @@ local function due(id)
   return job and string.format('%.0f', job.at) or '0', record -- a damaged job is listed without a time
 end
 
--- place finds an entry. It also reports whether the search is over. The search is over if the entry is
--- found. It is also over if an unchanged job is in no list, because the job was popped.
-local function place(id, was)
+-- find has a function for each list, which returns the index of an entry. If the entry is gone, the index is just
+-- before the entries that may not have been seen. The function also reports whether the search is over. Otherwise the
+-- entry that was seen before it may be a better place.
+local find = {}
+
+-- An unchanged job that has no entry was popped, with all entries before it.
+find[''] = function(id, was)
+  local gone = reverse and before or before - 1
   local at, record = due(id)
   local there = record and record ~= 'x'
-  if is_left(id) and (was == '' or at ~= was) then
-    local found = redis.call('LPOS', KEY.ready, id)
-    return found and before + found, found
-  end
-  if there and at ~= was or not record and was ~= '' then return nil end
+  if not is_left(id) and (there and at ~= was or not record and was ~= '') then return gone, false end
+  local found = redis.call('LPOS', KEY.ready, id)
+  return found and before + found or gone, found or there
+end
+
+find.s = function(id)
   local found = redis.call('LPOS', KEY.suspects, id)
-  if found then return found, true end
-  found = redis.call('ZRANK', KEY.urgent, id)
-  if found and found >= others then return suspects + found - others, true end
-  if is_left(id) then return nil, there end
-  found = redis.call('LPOS', KEY.ready, id)
-  return found and before + found, found or there
+  return found or (reverse and suspects or -1), found
+end
+
+find.u = function(id, _, score)
+  local now = redis.call('ZSCORE', KEY.urgent, id)
+  if now and now + 0 == score + 0 then return suspects + redis.call('ZRANK', KEY.urgent, id) - others, true end
+  if reverse then return suspects + redis.call('ZCOUNT', KEY.urgent, 0, score), true end
+  return suspects + redis.call('ZCOUNT', KEY.urgent, 0, '(' .. score) - 1, true
+end
+
+-- mark returns the list and the time of an entry.
+local function mark(index, id)
+  if index < suspects then return 's,' .. due(id) end
+  if index < before then return string.format('u%.0f,', redis.call('ZSCORE', KEY.urgent, id)) .. due(id) end
+  return ',' .. (is_left(id) and '' or due(id))
 end
 
 -- stretch lists the ids from i to j of all lists, one list after the other.
@@ -64,12 +81,14 @@ end
 
 local low, high = 0, size - 1
 if #ARGV > 3 then
-  local found, over
-  for p = 4, #ARGV, 2 do
-    found, over = place(ARGV[p], ARGV[p + 1])
+  local place
+  for p = 4, #ARGV, 3 do
+    local list = ARGV[p + 1]
+    local found, over = find[string.sub(list, 1, 1)](ARGV[p], ARGV[p + 2], string.sub(list, 2))
+    if not place or reverse and over or not reverse and found > place then place = found end
     if over then break end
   end
-  if reverse then high = (found or 0) - 1 elseif found then low = found + 1 end
+  if reverse then high = place - 1 else low = place + 1 end
 end
 local n = math.max(0, high - low + 1)
 local answer = {n}
@@ -81,7 +100,7 @@ for k = 1, #ids do
   local n = reverse and #ids - k + 1 or k
   local id = ids[n]
   answer[#answer + 1] = id
-  answer[#answer + 1] = low + n - 1 >= before and is_left(id) and '' or (due(id))
+  answer[#answer + 1] = mark(low + n - 1, id)
   if room < 0 then break end
 end
 return answer

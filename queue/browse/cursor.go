@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"math"
+	"regexp"
 	"strconv"
 	"time"
 
@@ -57,9 +58,12 @@ func (t recent) prepend(m entry) recent {
 
 // entry is an entry of a ready list or a sorted set. At is -1 for an entry without a job.
 type entry struct {
-	At int64  `json:"t"` // us
-	ID []byte `json:"i"`
+	At    int64  `json:"t"` // us
+	ID    []byte `json:"i"`
+	Front string `json:"f,omitempty"` // of a ready job: "s" for a suspect, "u" and its score for an urgent id
 }
+
+var frontPattern = regexp.MustCompile(`^(s|u[0-9]{1,16})?$`)
 
 // hashShape returns a hash of everything that must stay the same between pages.
 func (query Query) hashShape(use string, j *Jobs) uint32 {
@@ -108,6 +112,11 @@ func (p *position) isValid(shards int) bool {
 	for i, seen := range p.Line {
 		if i < 0 || i >= shards || len(seen) > recentLength { // the script looks for each entry in the list
 			return false
+		}
+		for _, e := range seen {
+			if !frontPattern.MatchString(e.Front) {
+				return false
+			}
 		}
 	}
 	if _, err := strconv.ParseUint(p.Hash, 10, 64); err != nil && p.Hash != "" {

@@ -19,11 +19,12 @@ import (
 type candidate struct {
 	shard    int
 	id       string
-	state    State // state of the list
-	at       int64 // due time or time of burial, us
-	timed    bool  // at is known
-	gone     bool  // an entry without a job
-	mismatch bool  // the search does not select it
+	state    State  // state of the list
+	at       int64  // due time or time of burial, us
+	timed    bool   // at is known
+	front    string // of a ready job: as entry.Front
+	gone     bool   // an entry without a job
+	mismatch bool   // the search does not select it
 	head     *Listed
 }
 
@@ -246,7 +247,8 @@ func (m *merge) refillStreams(ctx context.Context, n int) error {
 	return nil
 }
 
-// addReply decodes {number of entries, id, time, …}.
+// addReply decodes {number of entries, id, mark, …}. A mark is a time, in the reply of line.lua with the list before
+// it.
 func (st *stream) addReply(reply any) error {
 	r, ok := reply.([]any)
 	if !ok || len(r)%2 != 1 {
@@ -261,7 +263,12 @@ func (st *stream) addReply(reply any) error {
 	for i := 1; i < len(r); i += 2 {
 		c := candidate{shard: st.s.Index, state: st.state, at: before}
 		c.id, _ = r[i].(string)
-		text, _ := r[i+1].(string)
+		mark, _ := r[i+1].(string)
+		front, text, ok := strings.Cut(mark, ",")
+		if !ok {
+			front, text = "", mark
+		}
+		c.front = front
 		at, err := strconv.ParseFloat(text, 64)
 		c.gone, c.timed = err != nil, err == nil
 		if c.timed {
@@ -341,7 +348,7 @@ func (w *lineWalk) readCall(st *stream, n int) *redisdb.Call {
 		if m.At >= 0 {
 			at = strconv.FormatInt(m.At, 10)
 		}
-		args = append(args, m.ID, at)
+		args = append(args, m.ID, m.Front, at)
 	}
 	line := w.jobs.db.Scripts.Line
 	return &redisdb.Call{Script: line, Keys: st.s.Keys().For(line), Args: args}
@@ -355,10 +362,11 @@ func (w *lineWalk) advance(c candidate) {
 }
 
 func (c candidate) asEntry() entry {
+	e := entry{At: c.at, ID: []byte(c.id), Front: c.front}
 	if c.gone {
-		return entry{At: -1, ID: []byte(c.id)}
+		e.At = -1
 	}
-	return entry{At: c.at, ID: []byte(c.id)}
+	return e
 }
 
 func (w *lineWalk) ended() bool {

@@ -2,6 +2,8 @@ package protocol_test
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,6 +17,7 @@ import (
 var placeTests = []testCase{
 	{"PagesWhosePlaceMoves", testPagesWhosePlaceMoves}, {"BulkWhosePlaceComesAgain", testBulkWhosePlaceComesAgain},
 	{"BulkReachesAllLists", testBulkReachesAllLists}, {"BulkReachesAllGroups", testBulkReachesAllGroups},
+	{"PlaceBeforeReady", testPlaceBeforeReady},
 }
 
 // lineOf pushes jobs that are due, in this order.
@@ -79,6 +82,71 @@ func testPagesWhosePlaceMoves(t *testing.T, b *backend) {
 						t.Errorf("%s: got it %d times, want once; the first page ended at %s", id, seen[id], last)
 					}
 				}
+			})
+		}
+	}
+}
+
+// testPlaceBeforeReady: urgent ids and suspects go first and have left an entry in ready. If one of them is deleted
+// where a page or a step ended, the ids before that entry are still listed, and none is repeated.
+func testPlaceBeforeReady(t *testing.T, b *backend) {
+	const all = "id00 id01 id02 id03 id04 id05 id06 new"
+	for name, prepare := range map[string]func(r *rig){
+		"urgent": func(*rig) {},
+		"suspects": func(r *rig) {
+			r.pop(3)
+			r.own(Seize)
+		},
+		"both": func(r *rig) {
+			r.pop(1)
+			r.own(Seize)
+		},
+	} {
+		line := func(t *testing.T) *rig {
+			r := newRig(t, b)
+			lineOf(t, r.q, "id", 7)
+			r.push(job("id06", "2", urgent), job("id03", "2", urgent), job("new", "1", urgent))
+			prepare(r)
+			return r
+		}
+		remove := func(r *rig, id string) { r.noErr(second(browse.Of(r.q).Delete(r.ctx, browse.Anywhere, id))) }
+		for _, reverse := range []bool{false, true} {
+			for which, change := range map[string]func(r *rig, n int, id string){
+				"all": func(r *rig, _ int, id string) { remove(r, id) },
+				"every second": func(r *rig, n int, id string) {
+					if n%2 == 0 {
+						remove(r, id)
+					}
+				},
+				"pushed again": func(r *rig, _ int, id string) {
+					remove(r, id)
+					r.push(job(id, "3", in(time.Hour)))
+				},
+			} {
+				t.Run(fmt.Sprintf("%s, reverse %t, %s", name, reverse, which), func(t *testing.T) {
+					r := line(t)
+					query := browse.Query{State: browse.StateReady, Range: browse.Range{Limit: 1, Reverse: reverse}}
+					var ids []string
+					for n := 0; n == 0 || query.Cursor != "" && n < 30; n++ {
+						page, err := browse.Of(r.q).Page(r.ctx, query)
+						r.noErr(err)
+						for _, one := range page.Jobs {
+							ids = append(ids, one.ID)
+							change(r, n, one.ID)
+						}
+						query.Cursor = page.Next
+					}
+					slices.Sort(ids)
+					eq(t, "listed", strings.Join(ids, " "), all)
+				})
+			}
+		}
+		for _, limit := range []int{1, 2, 3} {
+			t.Run(fmt.Sprintf("%s, bulk of %d", name, limit), func(t *testing.T) {
+				r := line(t)
+				sum, _ := allSteps(t, r.q, browse.Delete, browse.Query{State: browse.StateReady, Range: browse.Range{Limit: limit, MinID: "id01"}})
+				eq(t, "deleted", sum.Changed, 7)
+				eq(t, "left", brief(whole(t, r.q, browse.Query{State: browse.StateReady})), "id00:ready")
 			})
 		}
 	}

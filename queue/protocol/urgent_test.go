@@ -365,7 +365,7 @@ func testUrgentPages(t *testing.T, b *backend) {
 			r.push(job("b", "2", urgent))
 		}
 	})
-	eq(t, "an id that became urgent repeats some", got, " c a u b c a u d")
+	eq(t, "behind an id that became urgent", got, " c a u b d")
 	got = list(false, 1, func(n int) {
 		if n == 0 {
 			r.popOne("b")
