@@ -309,8 +309,30 @@ func (m *machine) push(t *rapid.T) {
 		ready[i] = len(model.Ready)
 	}
 	results, _ := m.q.Push(m.ctx, jobs...)
-	full := map[string]bool{}
 	urgent := make([][]string, len(m.models))
+	for i, want := range m.pushToModels(jobs) {
+		job := jobs[i]
+		if got := verdictOf(results[i]); got != want {
+			t.Fatalf("push %d of %.300s: got %s, want %s", i, fmt.Sprintf("%q", job.Payload), got, want)
+		}
+		if shard := lowkiq.ShardOf(job.ID, m.q.Shards); job.Urgent && (want == model.Stored || want == model.Merged) && !slices.Contains(urgent[shard], job.ID) {
+			urgent[shard] = append(urgent[shard], job.ID)
+		}
+	}
+	if m.ctx.Value(twiceKey{}) != nil { // a push by the rule "latest" may add a payload when it comes again
+		m.pushToModels(jobs)
+	}
+	for i, ids := range urgent {
+		m.models[i].MakeUrgent(ready[i], ids...)
+	}
+	for _, job := range jobs {
+		m.of(job.ID).ForgetPushes()
+	}
+}
+
+// pushToModels pushes jobs to the models, and returns a verdict for each.
+func (m *machine) pushToModels(jobs []lowkiq.Push) (verdicts []model.Verdict) {
+	full := map[string]bool{}
 	for i, job := range jobs {
 		p := m.modelPayload(job, int64(i))
 		var next []modelPayload
@@ -319,21 +341,11 @@ func (m *machine) push(t *rapid.T) {
 				next = append(next, m.modelPayload(other, int64(i+1+k)))
 			}
 		}
-		want := m.modelPush(job, p, full[job.ID], next)
-		full[job.ID] = full[job.ID] || want == model.TooMany || want == model.TooManyByte
-		if got := verdictOf(results[i]); got != want {
-			t.Fatalf("push %d of %.300s: got %s, want %s", i, fmt.Sprintf("%q", job.Payload), got, want)
-		}
-		if shard := lowkiq.ShardOf(job.ID, m.q.Shards); job.Urgent && (want == model.Stored || want == model.Merged) && !slices.Contains(urgent[shard], job.ID) {
-			urgent[shard] = append(urgent[shard], job.ID)
-		}
+		verdict := m.modelPush(job, p, full[job.ID], next)
+		full[job.ID] = full[job.ID] || verdict == model.TooMany || verdict == model.TooManyByte
+		verdicts = append(verdicts, verdict)
 	}
-	for i, ids := range urgent {
-		m.models[i].MakeUrgent(ready[i], ids...)
-	}
-	for _, job := range jobs {
-		m.of(job.ID).ForgetPushes()
-	}
+	return verdicts
 }
 
 func drawPush(t *rapid.T) lowkiq.Push {
