@@ -42,7 +42,7 @@ race: redis cgo ## run the tests of packages with goroutines and locks under the
 # The nested modules read files of this module. go test does not check these files when it reuses a result.
 test-all: export LOWKIQ_TEST_ALL = 1
 test-all: redis chromium languages postgres cgo ## run the tests that need minutes, a browser, Ruby, Node.js, PostgreSQL, containers, or another kind of Redis; installs them as root
-	@$(RACE) -vet=off -p 1 -timeout 40m $(CLUSTERS)
+	@$(RACE) -vet=off -p 1 -parallel 3 -timeout 40m $(CLUSTERS)
 	@$(TEST) $(OTHERS)
 	@set -e; for module in $(NESTED); do \
 		echo "test $$module"; \
