@@ -11,13 +11,15 @@ import (
 	. "github.com/lowkiq/lowkiq/queue/protocol"
 
 	"github.com/lowkiq/lowkiq"
+
+	"pgregory.net/rapid"
 )
 
 // placeTests are about the very job at which a page or a step of a bulk action ended.
 var placeTests = []testCase{
 	{"PagesWhosePlaceMoves", testPagesWhosePlaceMoves}, {"BulkWhosePlaceComesAgain", testBulkWhosePlaceComesAgain},
 	{"BulkReachesAllLists", testBulkReachesAllLists}, {"BulkReachesAllGroups", testBulkReachesAllGroups},
-	{"PlaceBeforeReady", testPlaceBeforeReady},
+	{"PlaceBeforeReady", testPlaceBeforeReady}, {"PlaceOfAnyList", testPlaceOfAnyList},
 }
 
 // lineOf pushes jobs that are due, in this order.
@@ -150,6 +152,78 @@ func testPlaceBeforeReady(t *testing.T, b *backend) {
 			})
 		}
 	}
+}
+
+// testPlaceOfAnyList: an id that nobody touches is on the pages once, whatever happens to two others between
+// two pages.
+func testPlaceOfAnyList(t *testing.T, b *backend) {
+	client := b.open(t)
+	rapid.Check(t, func(rt *rapid.T) {
+		var ids []string
+		for i := range 12 {
+			ids = append(ids, fmt.Sprintf("id%02d", i))
+		}
+		r := rigOn(t, Rename(rt, client, b.name()))
+		r.own(Fresh)
+		touched, there := map[string]bool{}, ""
+		drawOne := rapid.SampledFrom(ids)
+		change := func() {
+			id := drawOne.Draw(rt, "id")
+			switch rapid.SampledFrom([]string{"delete", "push", "urgent", "later", "pop", "crash"}).Draw(rt, "change") {
+			case "delete":
+				r.noErr(second(browse.Of(r.q).Delete(r.ctx, browse.Anywhere, id)))
+				touched[id] = true
+			case "push":
+				r.push(job(id, "2"))
+				touched[id] = touched[id] || !strings.Contains(there, id)
+			case "urgent":
+				r.push(job(id, "3", urgent))
+				touched[id] = true
+			case "later":
+				r.noErr(second(browse.Of(r.q).Delete(r.ctx, browse.Anywhere, id)))
+				r.push(job(id, "4", in(time.Hour)))
+				touched[id] = true
+			case "pop":
+				p := r.pop(1)
+				for _, one := range p.Jobs {
+					touched[one.ID] = true
+					r.ack(p.Flight, one.ID)
+				}
+			case "crash":
+				for _, one := range r.pop(1).Jobs {
+					touched[one.ID] = true
+				}
+				r.own(Seize)
+			}
+		}
+		lineOf(t, r.q, "id", len(ids))
+		for range rapid.IntRange(0, 6).Draw(rt, "changes before") {
+			change()
+		}
+		there = brief(whole(t, r.q, browse.Query{State: browse.StateReady}))
+		clear(touched)
+		query := browse.Query{State: browse.StateReady, Range: browse.Range{Limit: rapid.IntRange(1, 4).Draw(rt, "limit"), Reverse: rapid.Bool().Draw(rt, "reverse")}}
+		seen := map[string]int{}
+		for n := 0; n == 0 || query.Cursor != ""; n++ {
+			if n == 100 {
+				rt.Fatal("got 100 pages, want an end")
+			}
+			page, err := browse.Of(r.q).Page(r.ctx, query)
+			r.noErr(err)
+			for _, one := range page.Jobs {
+				seen[one.ID]++
+			}
+			query.Cursor = page.Next
+			for range rapid.IntRange(0, 2).Draw(rt, "changes") {
+				change()
+			}
+		}
+		for _, id := range ids {
+			if want := strings.Count(there, id+":ready"); !touched[id] && seen[id] != want {
+				rt.Fatalf("%s: got it %d times, want %d", id, seen[id], want)
+			}
+		}
+	})
 }
 
 func second[V any](_ V, err error) error { return err }
