@@ -61,7 +61,7 @@ end
 -- mark returns the list and the time of an entry.
 local function mark(index, id)
   if index < suspects then return 's,' .. due(id) end
-  if index < before then return string.format('u%.0f,', redis.call('ZSCORE', KEY.urgent, id)) .. due(id) end
+  if index < before then return string.format('u%.0f,', tonumber(redis.call('ZSCORE', KEY.urgent, id))) .. due(id) end
   return ',' .. (is_left(id) and '' or due(id))
 end
 
