@@ -85,6 +85,7 @@ if #ARGV > 3 then
   for p = 4, #ARGV, 3 do
     local list = ARGV[p + 1]
     local found, over = find[string.sub(list, 1, 1)](ARGV[p], ARGV[p + 2], string.sub(list, 2))
+    -- If an entry is gone, its index is too low in a list that is read forward, and a guess in reverse.
     if not place or reverse and over or not reverse and found > place then place = found end
     if over then break end
   end

@@ -247,8 +247,7 @@ func (m *merge) refillStreams(ctx context.Context, n int) error {
 	return nil
 }
 
-// addReply decodes {number of entries, id, mark, …}. A mark is a time, in the reply of line.lua with the list before
-// it.
+// addReply decodes {number of entries, id, time, …}. In a reply of line.lua the list and a comma precede each time.
 func (st *stream) addReply(reply any) error {
 	r, ok := reply.([]any)
 	if !ok || len(r)%2 != 1 {
@@ -263,12 +262,10 @@ func (st *stream) addReply(reply any) error {
 	for i := 1; i < len(r); i += 2 {
 		c := candidate{shard: st.s.Index, state: st.state, at: before}
 		c.id, _ = r[i].(string)
-		mark, _ := r[i+1].(string)
-		front, text, ok := strings.Cut(mark, ",")
-		if !ok {
-			front, text = "", mark
+		text, _ := r[i+1].(string)
+		if front, time, ok := strings.Cut(text, ","); ok {
+			c.front, text = front, time
 		}
-		c.front = front
 		at, err := strconv.ParseFloat(text, 64)
 		c.gone, c.timed = err != nil, err == nil
 		if c.timed {

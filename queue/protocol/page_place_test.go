@@ -89,8 +89,8 @@ func testPagesWhosePlaceMoves(t *testing.T, b *backend) {
 	}
 }
 
-// testPlaceBeforeReady: urgent ids and suspects go first and have left an entry in ready. If one of them is deleted
-// where a page or a step ended, the ids before that entry are still listed, and none is repeated.
+// testPlaceBeforeReady deletes urgent ids and suspects where a page or a step ended. They go first and have left an
+// entry in ready. The ids before that entry are still listed, and no id is repeated.
 func testPlaceBeforeReady(t *testing.T, b *backend) {
 	const all = "id00 id01 id02 id03 id04 id05 id06 new"
 	for name, prepare := range map[string]func(r *rig){
@@ -154,8 +154,8 @@ func testPlaceBeforeReady(t *testing.T, b *backend) {
 	}
 }
 
-// testPlaceOfAnyList: an id that nobody touches is on the pages once, whatever happens to two others between
-// two pages.
+// testPlaceOfAnyList checks that an id that nobody touches is on the pages once, whatever happens to two other
+// ids between two pages.
 func testPlaceOfAnyList(t *testing.T, b *backend) {
 	client := b.open(t)
 	rapid.Check(t, func(rt *rapid.T) {
