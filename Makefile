@@ -12,7 +12,7 @@ NESTED  := $(patsubst %/go.mod,%,$(wildcard lab/bench/peers/go.mod e2e/browser/g
 MODULES := . $(NESTED)
 
 .DEFAULT_GOAL := help
-.PHONY: help build check test race test-all lint-format redis compose release chromium languages postgres browser cgo lint vuln fuzz demo bench bench-cluster mutations soak clean
+.PHONY: help build check test race test-all test-others test-nested lint-format redis compose release chromium languages postgres browser cgo lint vuln fuzz demo bench bench-cluster mutations soak clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,16 +39,22 @@ RACED := ./queue/... ./rebalance ./membership ./metrics ./node/handler ./node/in
 race: redis cgo ## run the tests of packages with goroutines and locks under the race detector; needs a C compiler
 	@$(RACE) -vet=off -timeout 30m $(RACED)
 
-# The nested modules read files of this module. go test does not check these files when it reuses a result.
+# The tests of nested modules leave one core idle, and so do the other packages with LOWKIQ_TEST_ALL. They run side by side.
 test-all: export LOWKIQ_TEST_ALL = 1
 test-all: redis chromium languages postgres cgo ## run the tests that need minutes, a browser, Ruby, Node.js, PostgreSQL, containers, or another kind of Redis; installs them as root
 	@$(RACE) -vet=off -p 1 -parallel 3 -timeout 40m $(CLUSTERS)
+	@$(MAKE) --no-print-directory -j 2 test-others test-nested
+	@$(MAKE) --no-print-directory compose
+
+test-others:
 	@$(TEST) $(OTHERS)
+
+# The nested modules read files of this module. go test does not check these files when it reuses a result.
+test-nested:
 	@set -e; for module in $(NESTED); do \
 		echo "test $$module"; \
 		(cd $$module && $(TEST) -count=1 ./...); \
 	done
-	@$(MAKE) --no-print-directory compose
 
 redis:
 	@scripts/redis.sh
