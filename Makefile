@@ -47,7 +47,7 @@ test-all: redis chromium languages postgres cgo ## run the tests that need minut
 	@$(MAKE) --no-print-directory compose
 
 test-others:
-	@$(TEST) $(OTHERS)
+	@$(TEST) -parallel 4 $(OTHERS)
 
 # The nested modules read files of this module. go test does not check these files when it reuses a result.
 test-nested:

@@ -1,4 +1,4 @@
-module github.com/lowkiq/lowkiq/lab/lab/bench/peers
+module github.com/lowkiq/lowkiq/lab/bench/peers
 
 go 1.26.0
 
