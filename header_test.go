@@ -10,7 +10,7 @@ import (
 	"github.com/lowkiq/lowkiq"
 )
 
-// TestTags: words between commas, each once.
+// TestTags checks that tags are words between commas, each once.
 func TestTags(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{"vip": "[vip]", " vip ,new,,vip,": "[vip new]", "": "[]", ",": "[]", "two words": "[two words]"} {
@@ -26,7 +26,7 @@ func TestTags(t *testing.T) {
 	}
 }
 
-// TestExpires: the header is a time, and what is none is refused at the push and says nothing later.
+// TestExpires checks that the header is a time. The push refuses an invalid time, which then has no effect later.
 func TestExpires(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]time.Time{

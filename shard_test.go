@@ -13,7 +13,7 @@ import (
 	"github.com/lowkiq/lowkiq"
 )
 
-// TestShardOfIsWhatItWas: an id stays in its shard from release to release.
+// TestShardOfIsWhatItWas checks that an id stays in its shard from release to release.
 func TestShardOfIsWhatItWas(t *testing.T) {
 	t.Parallel()
 	for id, want := range map[string][3]int{ // of 1, 16 and 1,000,000 shards, more than a queue may have
@@ -33,7 +33,7 @@ func TestShardOfIsWhatItWas(t *testing.T) {
 	}
 }
 
-// TestShardOfPanics: no id is in a queue without shards.
+// TestShardOfPanics checks that ShardOf panics for a queue without shards.
 func TestShardOfPanics(t *testing.T) {
 	t.Parallel()
 	for _, shards := range []int{0, -1} {
@@ -60,7 +60,8 @@ func fullest(ids []string, n int) int {
 // fair is how many of so many ids a shard may have: twice its share, and 2 at least.
 func fair(ids, n int) int { return max(2, 2*ids/n) }
 
-// TestSimilarNames: names of which crc32 modulo 16 puts nearly all into one shard.
+// TestSimilarNames checks that no shard gets much more than its part of names that crc32 modulo 16 puts nearly all into
+// one shard.
 func TestSimilarNames(t *testing.T) {
 	t.Parallel()
 	for _, family := range []struct {
@@ -147,7 +148,8 @@ func families(n int) (all [][]string) {
 	return all
 }
 
-// TestRepeatedNumbers: names with a number in two places reach at least half of the shards, however far apart the two are.
+// TestRepeatedNumbers checks that names with a number in two places reach at least half of the shards, however far
+// apart the two are.
 func TestRepeatedNumbers(t *testing.T) {
 	t.Parallel()
 	for _, format := range []string{"%d/%d", "%03d-%03d", "tenant-%d/tenant-%d-report", "user:%d:orders:%d", "2026-11-%02d/2026-11-%02d.csv", "%d, twice: %d"} {
@@ -163,7 +165,8 @@ func TestRepeatedNumbers(t *testing.T) {
 	}
 }
 
-// TestRandomIDs: ids without a pattern fill shards evenly, by the chi-square test: UUIDs, text of several bytes a letter, any bytes.
+// TestRandomIDs checks that ids without a pattern fill shards evenly, by the chi-square test. The ids are UUIDs, text
+// of several bytes a letter, and any bytes.
 func TestRandomIDs(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(2, 2))

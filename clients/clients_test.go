@@ -277,7 +277,7 @@ func (w *world) stop(signal os.Signal) {
 
 var fenced = regexp.MustCompile("(?ms)^```(python|ruby|js)\n(.*?)^```$")
 
-// TestPagesShowTestedCode: the code of the clients on pages is in a test or in an example that a test runs.
+// TestPagesShowTestedCode checks that the client code on pages is in a test or in an example that a test runs.
 func TestPagesShowTestedCode(t *testing.T) {
 	t.Parallel()
 	sources := map[string]string{"python": "python/*s/*.py ../examples/python/*.py", "ruby": "ruby/*/*.rb", "js": "node/*/*.js"}

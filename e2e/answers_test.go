@@ -15,8 +15,8 @@ import (
 	"github.com/lowkiq/lowkiq"
 )
 
-// TestStockNodeCounts: a counter that is the state of its id is exact while nodes are killed, for a
-// child that knows nothing of it but its JSON, and each call gets the count that it has made.
+// TestStockNodeCounts keeps a counter in the state of its id while nodes are killed. The handler is a child that knows
+// only the JSON of the count. The counter is exact, and each call gets the count that it has made.
 func TestStockNodeCounts(t *testing.T) {
 	t.Parallel()
 	python, err := exec.LookPath("python3")

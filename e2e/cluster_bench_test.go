@@ -29,9 +29,9 @@ func scenario(b *testing.B, f func(t *testing.T)) {
 	}
 }
 
-// BenchmarkClusterKill: a worker of five nodes dies. "Killed" is SIGKILL beside witnesses
-// on the same host, "silent" is SIGSTOP: to the others, a host that is gone. Its shards wait
-// for the plan of a new leader if it was the leader.
+// BenchmarkClusterKill kills a worker of five nodes. In "killed" it gets SIGKILL beside witnesses on the same host. In
+// "silent" it gets SIGSTOP, which looks like a lost host. If it was the leader, its shards wait for the plan of a new
+// leader.
 func BenchmarkClusterKill(b *testing.B) {
 	worker := func(f *fleet) []string { _, _, workers := f.parts(); return workers[:1] }
 	leader := func(f *fleet) []string { leader, _, _ := f.parts(); return []string{leader} }
@@ -42,7 +42,7 @@ func BenchmarkClusterKill(b *testing.B) {
 	}
 }
 
-// BenchmarkClusterVotersKilled: all voters but one die at once, the leader among them.
+// BenchmarkClusterVotersKilled kills all voters but one at once, among them the leader.
 func BenchmarkClusterVotersKilled(b *testing.B) {
 	allButOne := func(f *fleet) []string { leader, voters, _ := f.parts(); return append(voters[1:], leader) }
 	b.Run("killed", func(b *testing.B) { benchLoss(b, 6*time.Second, false, allButOne) })
@@ -88,7 +88,7 @@ func (f *fleet) silence(names ...string) (silent time.Duration) {
 	return silent
 }
 
-// BenchmarkClusterTerm: SIGTERM of one of three nodes, which has 40 shards.
+// BenchmarkClusterTerm sends SIGTERM to one of three nodes, which has 40 shards.
 func BenchmarkClusterTerm(b *testing.B) {
 	scenario(b, func(t *testing.T) {
 		f := fleetOf(newRig(t, benchShards), settings{TTL: 6 * time.Second})
@@ -138,7 +138,7 @@ func reportPauses(b *testing.B, moves []move) {
 	b.ReportMetric(float64(list[len(list)-1])/1e6, "pause_max_ms")
 }
 
-// BenchmarkClusterJoin: a fifth node joins four. The lower bound is its quota.
+// BenchmarkClusterJoin adds a fifth node to four. The lower bound is its quota.
 func BenchmarkClusterJoin(b *testing.B) {
 	scenario(b, func(t *testing.T) {
 		f := fleetOf(newRig(t, benchShards), settings{TTL: 6 * time.Second})
@@ -157,7 +157,7 @@ func BenchmarkClusterJoin(b *testing.B) {
 	})
 }
 
-// BenchmarkClusterRollingRestart: five nodes are restarted one after the other.
+// BenchmarkClusterRollingRestart restarts five nodes one after the other.
 func BenchmarkClusterRollingRestart(b *testing.B) {
 	scenario(b, func(t *testing.T) {
 		f := fleetOf(newRig(t, benchShards), settings{TTL: 6 * time.Second})

@@ -12,10 +12,9 @@ import (
 	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
-// TestClusterClockJumps: the wall clock of Redis's host is set an hour on, so that every lease
-// ends at once, and then two hours back. No id is handled twice at once, order holds, all
-// shards are served again, and after the jumps a dead node's shards move in time
-// (I1, I3, I4).
+// TestClusterClockJumps sets the wall clock of Redis's host an hour on, so that every lease ends at once, and then two
+// hours back. No id runs twice at once, order holds, and nodes serve all shards again. After the jumps a dead node's
+// shards move in time (I1, I3, I4).
 func TestClusterClockJumps(t *testing.T) {
 	tier.All(t)
 	t.Parallel()

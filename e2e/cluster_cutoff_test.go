@@ -10,10 +10,9 @@ import (
 	"github.com/lowkiq/lowkiq/lab/judge"
 )
 
-// TestClusterCutOff: a node is cut off from the others, not from Redis, while a new one
-// joins; then the leader is. It keeps its shards, as its lease lives, and works by a plan
-// that the others have left behind. Nothing is handled twice; afterwards all agree again
-// (I1).
+// TestClusterCutOff cuts a worker off from the other nodes, but not from Redis, while a new node joins. Then it cuts
+// the leader off. The isolated node keeps its shards while its lease lives, and works by an old plan. Nothing is
+// handled twice, and afterwards all nodes agree again (I1).
 func TestClusterCutOff(t *testing.T) {
 	tier.All(t)
 	t.Parallel()

@@ -24,8 +24,8 @@ const (
 	aftermath  = 5 * time.Second // for which nodes are watched after a fault
 )
 
-// BenchmarkClusterRestart: processes are killed and started again on the same host, with
-// no node left to take their shards. Times are from the start.
+// BenchmarkClusterRestart kills processes and starts them again on the same host, with no node left to take their
+// shards. Times count from the start.
 func BenchmarkClusterRestart(b *testing.B) {
 	for name, n := range map[string]int{"one": 1, "five": 5} {
 		b.Run(name, func(b *testing.B) {
@@ -56,7 +56,7 @@ func (f *fleet) spreadSince(at time.Duration) {
 	})
 }
 
-// BenchmarkClusterCutOff: a worker of five does not reach the others, but Redis, for four ttl.
+// BenchmarkClusterCutOff cuts a worker of five off from the other nodes, but not from Redis, for four ttls.
 func BenchmarkClusterCutOff(b *testing.B) {
 	scenario(b, func(t *testing.T) {
 		f := fleetOf(newRig(t, benchShards), settings{TTL: defaultTTL})
@@ -75,7 +75,7 @@ func BenchmarkClusterCutOff(b *testing.B) {
 	})
 }
 
-// BenchmarkClusterFreeze: a worker of five is stopped, and thaws.
+// BenchmarkClusterFreeze stops a worker of five, and continues it.
 func BenchmarkClusterFreeze(b *testing.B) {
 	for _, frozen := range []time.Duration{3 * time.Second, 4 * time.Second, 15 * time.Second} {
 		b.Run(frozen.String(), func(b *testing.B) {
@@ -107,8 +107,7 @@ func BenchmarkClusterFreeze(b *testing.B) {
 	}
 }
 
-// BenchmarkClusterRedisRestart: Redis is stopped and started again on its files, at once
-// or after a while.
+// BenchmarkClusterRedisRestart stops Redis and starts it again on its files, at once or after a while.
 func BenchmarkClusterRedisRestart(b *testing.B) {
 	for _, away := range []time.Duration{0, 10 * time.Second} {
 		b.Run("away="+away.String(), func(b *testing.B) {
@@ -132,7 +131,7 @@ func BenchmarkClusterRedisRestart(b *testing.B) {
 	}
 }
 
-// BenchmarkClusterSentinel: the master is killed; three sentinels call it down after 0.5 s.
+// BenchmarkClusterSentinel kills the master. Three sentinels call it down after 0.5 s.
 func BenchmarkClusterSentinel(b *testing.B) {
 	scenario(b, func(t *testing.T) {
 		s := redistest.StartSentinel(t)

@@ -13,14 +13,12 @@ import (
 	"github.com/lowkiq/lowkiq/membership"
 )
 
-// TestClusterFreezes: a worker and the leader are stopped at once, for less than their lease
-// lives and for much longer, and thaw (I1). On its thaw a process is fenced, and goes on as a
-// new instance.
+// TestClusterFreezes stops a worker and the leader at once, for less than a lease and for much longer, and continues
+// them (I1). After a long stop a process is fenced, and goes on as a new instance.
 //
-// A call that was under way when a process froze ends after the thaw, when its id may have
-// been handled by another one: the stated limit of I1. So the verdict takes the freeze for
-// the end of such calls (see cutOff). Of whatever began after the thaw nothing is excused:
-// with the lost claim's fence it would be a fault.
+// A call that a freeze interrupts ends after the thaw. Meanwhile another node may have handled its id, which is the
+// stated limit of I1. So the verdict counts such a call as ended by the freeze (see cutOff). It excuses no call that
+// began after the thaw, because a call with the lost claim's fence would be a fault.
 func TestClusterFreezes(t *testing.T) {
 	tier.All(t)
 	t.Parallel()

@@ -16,9 +16,9 @@ import (
 	"github.com/lowkiq/lowkiq/lab/judge"
 )
 
-// TestClusterHandlers: five nodes whose handlers are child processes, or an endpoint, which
-// write the history; one node of each kind is killed, one leaves. The endpoint does not die:
-// no death explains a duplicate.
+// TestClusterHandlers runs five nodes whose handlers are child processes or an endpoint. The handlers write the
+// history. One node of each kind is killed, and one leaves. The endpoint does not die, so no death explains a
+// duplicate.
 func TestClusterHandlers(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -40,10 +40,10 @@ func TestClusterHandlers(t *testing.T) {
 	f.finish(judge.Config{MaxDuplicates: -1, MaxUncaused: -1})
 }
 
-// TestClusterUnreadyCommand: on one of three nodes the command of a queue's handler does not start.
-// That node is not ready and says why, on its own /readyz and in every node's status; within 30 s
-// at the default ttl the queue's shards are with the others, and those of the other queues with all
-// three. No retry is spent. Once the command starts, the node has its part again.
+// TestClusterUnreadyCommand gives one of three nodes a command that does not start. That node is not ready and says
+// why, on its own /readyz and in every node's status. Within 30 s at the default ttl the others have the queue's
+// shards, and all three have the shards of the other queues. No retry is spent. Once the command starts, the node gets
+// its part again.
 func TestClusterUnreadyCommand(t *testing.T) {
 	tier.All(t)
 	t.Parallel()

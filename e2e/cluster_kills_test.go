@@ -9,9 +9,8 @@ import (
 	"github.com/lowkiq/lowkiq/lab/judge"
 )
 
-// TestClusterKills: under load, a worker is killed, then the leader, then two of three
-// voters, all but one, and all. Each time the cluster returns by itself; what was in
-// flight is handled again, nothing else (I1, I2, I3, I4).
+// TestClusterKills kills a worker under load, then the leader, two of three voters, all nodes but one, and all. Each
+// time the cluster returns by itself. It handles in-flight payloads again, and nothing else (I1, I2, I3, I4).
 func TestClusterKills(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, settings{MaxCrashes: -1, TTL: 2 * ttl})

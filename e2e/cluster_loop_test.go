@@ -11,10 +11,9 @@ import (
 	"github.com/lowkiq/lowkiq/lab/judge"
 )
 
-// TestClusterCrashLoop: a node is killed, and then again and again a moment after it took a
-// lease. The others have its shards soon and keep them until it has lived for 2 ttl, and
-// their leader stays (I4). One that dies before it has a lease is nobody the cluster knows of,
-// so each life is counted from there, however long the machine needs to start a process.
+// TestClusterCrashLoop kills a node, and then again and again a moment after it took a lease. The others have its
+// shards soon and keep them until it has lived for 2 ttls. The leader stays (I4). The cluster does not know a process
+// that dies before it has a lease. So each life counts from its lease, however slowly the machine starts a process.
 func TestClusterCrashLoop(t *testing.T) {
 	tier.All(t)
 	t.Parallel()

@@ -15,12 +15,11 @@ import (
 	"github.com/lowkiq/lowkiq/status"
 )
 
-// TestClusterNames: on an empty Redis two groups of nodes start at once under one name
-// and become one cluster. Beside them is a cluster of another name, whose nodes are told
-// to join the first one and are called like its nodes. Redis allows each cluster its own
-// keys and channels only, and must find nothing to refuse. One node of the other cluster has
-// another gossip key: it stays out of the gossip, and works on what the plan gives it, because
-// it has a lease and Raft reaches it; when it dies its lease tells.
+// TestClusterNames starts two groups of nodes at once under one name on an empty Redis. They become one cluster. Beside
+// them is a cluster of another name, with the same node names and the first cluster as its seeds. Redis allows each
+// cluster its own keys and channels only, and must find nothing to refuse. One node of the other cluster has another
+// gossip key. It stays out of the gossip but works on its part of the plan, because it has a lease and Raft reaches it.
+// When it dies, its lease tells.
 func TestClusterNames(t *testing.T) {
 	tier.All(t)
 	t.Parallel()

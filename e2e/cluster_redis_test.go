@@ -12,9 +12,9 @@ import (
 	"github.com/lowkiq/lowkiq/lab/judge"
 )
 
-// TestClusterRedisAway: Redis is stopped under five nodes for longer than a lease lives,
-// and started again with its data. The same shards resume on the same nodes. Then it
-// forgets everything; what is pushed from then on is handled (I2, I4).
+// TestClusterRedisAway stops Redis under five nodes for longer than a lease, and starts it again with its data. The
+// same shards resume on the same nodes. Then Redis loses its data, and the nodes handle the jobs that are pushed from
+// then on (I2, I4).
 func TestClusterRedisAway(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -77,9 +77,8 @@ func (f *fleet) forgets() {
 	f.parts()
 }
 
-// TestClusterDefaultTTL: at the default ttl two of three voters, the leader among them,
-// stop at once without a trace, as with a loss of power: their processes exist, but
-// nothing comes from them any more. The others return within 15 s.
+// TestClusterDefaultTTL stops two of three voters at the default ttl, among them the leader. Their processes exist but
+// send nothing, as after a loss of power. The others return within 15 s.
 func TestClusterDefaultTTL(t *testing.T) {
 	tier.All(t)
 	t.Parallel()

@@ -175,7 +175,7 @@ func pauses(moves []move) string {
 		list[len(list)/2].Round(time.Millisecond), list[(len(list)*99-1)/100].Round(time.Millisecond), list[len(list)-1].Round(time.Millisecond))
 }
 
-// TestWatchSeesMoves: the scenarios trust the watch, so it must see what happens.
+// TestWatchSeesMoves checks that the watch sees moves, because the scenarios trust it.
 func TestWatchSeesMoves(t *testing.T) {
 	t.Parallel()
 	w := &watch{shards: []*protocol.Shard{{Shard: lowkiq.Shard{Queue: "q"}}}, now: make([]holding, 1)}

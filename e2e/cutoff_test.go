@@ -116,7 +116,7 @@ func (l splitLine) nanos(i int) time.Duration {
 
 func (l splitLine) ended() bool { return (l.kind == "end" || l.kind == "fail") && len(l.words) > 5 }
 
-// TestCutOffExcusesOnlyTheFreeze: whatever else a frozen process did stays in its history.
+// TestCutOffExcusesOnlyTheFreeze checks that a freeze excuses only its own calls in the history of a process.
 func TestCutOffExcusesOnlyTheFreeze(t *testing.T) {
 	const frozen = 100
 	start := func(began, shard, fence string) string {

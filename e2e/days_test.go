@@ -18,8 +18,8 @@ import (
 	"github.com/lowkiq/lowkiq/queue/days"
 )
 
-// TestDaysOfAKilledNode: a node that is killed with SIGKILL while it works loses of the day's figures what ended in its last
-// ten seconds, at most; what its handlers wrote down before is there, once.
+// TestDaysOfAKilledNode kills a working node with SIGKILL. The day's figures lose at most the last ten seconds. Records
+// that its handlers wrote before are there, once.
 func TestDaysOfAKilledNode(t *testing.T) {
 	tier.All(t)
 	t.Parallel()

@@ -9,9 +9,9 @@ import (
 	"github.com/lowkiq/lowkiq/lab/judge"
 )
 
-// TestSIGTERM: under load a worker exits with 0 at once, whether its handler is a function
-// or an endpoint; what is in flight is finished or put back, nothing is handled twice, no
-// retry is spent, and the next worker goes on.
+// TestSIGTERM sends SIGTERM to a worker under load, with a function and with an endpoint as its handler. The worker
+// exits with 0 at once. In-flight payloads are finished or put back, nothing is handled twice, no retry is spent, and
+// the next worker goes on.
 func TestSIGTERM(t *testing.T) {
 	t.Parallel()
 	random := randomly(t)

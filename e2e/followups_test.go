@@ -15,9 +15,9 @@ import (
 	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
-// TestFollowUpsSurvive: each payload of a queue causes a follow-up to another queue. Nodes are killed at random instants,
-// Redis is started again with its data, and both queues are resharded. Each follow-up arrives once, and those of an id in
-// order (I3).
+// TestFollowUpsSurvive pushes payloads that each cause a follow-up to another queue. Nodes are killed at random
+// instants, Redis is started again with its data, and both queues are resharded. Each follow-up arrives once, and the
+// follow-ups of an id in order (I3).
 func TestFollowUpsSurvive(t *testing.T) {
 	t.Parallel()
 	tier.Usual(t)

@@ -77,9 +77,8 @@ func bomb(t *testing.T, size int) []byte {
 	return append(message, packed.Bytes()...)
 }
 
-// TestForgedGossip: a sender that lacks the key and sends what is no gossip, or gossip of another
-// key, by UDP and TCP, stops nothing: the node lives and works on, its memory is bounded, and its
-// log names the sender.
+// TestForgedGossip sends noise and gossip of another key by UDP and TCP from a host that lacks the key. The node works
+// on, its memory is bounded, and its log names the sender.
 func TestForgedGossip(t *testing.T) {
 	t.Parallel()
 	const mostMemory = 2*4*16 + 150 // MiB more; see floodBudget: streams, without the requests

@@ -25,7 +25,7 @@ func (r *rig) adminOf(server *redistest.Server) *redis.Client {
 	return client
 }
 
-// TestScriptsForgotten: Redis forgets its scripts again and again, as after a failover.
+// TestScriptsForgotten makes Redis forget its scripts again and again, as after a failover.
 func TestScriptsForgotten(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 16)
@@ -50,8 +50,8 @@ func TestScriptsForgotten(t *testing.T) {
 	r.noneFailed()
 }
 
-// TestRedisFull: Redis reaches its maxmemory for longer than a lease lives. Pushes are
-// refused with a clear error, what is there is handled, and all goes on afterwards.
+// TestRedisFull holds Redis at its maxmemory for longer than a lease. Pushes fail with a clear error, nodes handle the
+// stored jobs, and everything goes on afterwards.
 func TestRedisFull(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 16)

@@ -17,8 +17,8 @@ import (
 	"github.com/lowkiq/lowkiq/lab/judge"
 )
 
-// TestFrozenNodeWithChildren: a frozen node cannot stop its exec children, which are not
-// frozen. Their guards kill them before another node could have the shards (I1).
+// TestFrozenNodeWithChildren freezes a node, which then cannot stop its exec children. Their guards kill the children
+// before another node could have the shards (I1).
 func TestFrozenNodeWithChildren(t *testing.T) {
 	tier.All(t)
 	t.Parallel()

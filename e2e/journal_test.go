@@ -26,10 +26,10 @@ import (
 	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
-// TestJournalAgrees: nodes of a cluster are killed, and Redis is killed and started again with its file, while handlers,
-// part of whose calls fail, count payloads in the states of their ids, and answer with the count. Each payload is
-// handled, counts once, and its caller learns the count that it is in, some of them later by a token. The journal has
-// one line of each run that was taken, in the order of the runs. LOWKIQ_KILLS says how many nodes are killed.
+// TestJournalAgrees kills nodes of a cluster, and kills Redis and starts it again with its file. Meanwhile handlers
+// count payloads in the states of their ids, and answer with the count. A part of their calls fails. Each payload is
+// handled and counts once, and its caller learns its count, sometimes later by a token. The journal has one line for
+// each accepted run, in the order of the runs. LOWKIQ_KILLS says how many nodes are killed.
 func TestJournalAgrees(t *testing.T) {
 	t.Parallel()
 	kills := fromEnv(t, "LOWKIQ_KILLS", tier.Of(0, 6, 20), strconv.Atoi)
@@ -359,7 +359,7 @@ func disagree(lines []journal.Run, counts []int) (faults []string) {
 	return faults
 }
 
-// TestDisagreements: a line that is missing, there twice, in another's place or changed is found.
+// TestDisagreements checks that the test finds a line that is missing, doubled, misplaced or changed.
 func TestDisagreements(t *testing.T) {
 	t.Parallel()
 	var good []journal.Run

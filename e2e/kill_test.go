@@ -24,9 +24,8 @@ func randomly(t *testing.T) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, 0))
 }
 
-// TestKillNine: the worker is killed at random instants while the real event
-// stream is pushed and handled. Every payload is handled, in order, no id twice at once
-// (I1, I2, I3), and each restarted process serves within 2 s (I4).
+// TestKillNine kills the worker at random instants while the real event stream is pushed and handled. Every payload is
+// handled, in order, and no id runs twice at once (I1, I2, I3). Each restarted process serves within 2 s (I4).
 func TestKillNine(t *testing.T) {
 	t.Parallel()
 	kills := tier.Of(0, 6, 20)

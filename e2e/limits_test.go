@@ -17,11 +17,11 @@ import (
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
-// TestLimitUnderKills: nodes are killed, frozen for less than a ttl, and told to leave, and Redis is killed and started
-// again with its file: never do more calls run at once than the limit allows, and every payload is handled. LOWKIQ_KILLS
-// says how many faults there are, LOWKIQ_KILL_EVERY how long one is after the other, on average. The usual 1.5 s are less
-// than it takes to own the shards of a dead node again, and all of the limit's use may be lost meanwhile: what is used says
-// little then.
+// TestLimitUnderKills kills nodes, freezes them for less than a ttl, tells them to leave, and kills Redis and starts it
+// again with its file. Never do more calls run at once than the limit allows, and every payload is handled.
+// LOWKIQ_KILLS is the number of faults, and LOWKIQ_KILL_EVERY the mean time between them. By default that is 1.5 s,
+// less than a takeover of a dead node's shards takes. All of the limit's use may be lost meanwhile, so the measured use
+// says little then.
 func TestLimitUnderKills(t *testing.T) {
 	t.Parallel()
 	faults := fromEnv(t, "LOWKIQ_KILLS", tier.Of(0, 4, 12), strconv.Atoi)

@@ -11,8 +11,8 @@ import (
 	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
-// TestDrainsAFullRedis: jobs are pushed until Redis has no more memory. They are handled all the same, each once; the
-// runs of which there is no line in the journal are counted, and as memory gets free, lines come again.
+// TestDrainsAFullRedis pushes jobs until Redis has no more memory. Nodes handle each of them once. They count the runs
+// that are missing from the journal, and write lines again as memory gets free.
 func TestDrainsAFullRedis(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 4, "--maxmemory", "16mb", "--maxmemory-policy", "noeviction")

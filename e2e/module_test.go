@@ -16,8 +16,8 @@ import (
 	"github.com/lowkiq/lowkiq/internal/testing/tier"
 )
 
-// TestModuleOfAUser: the program of README works in a module of its own with the replace of docs/install.md. It is built
-// without a network, from the modules that have built lowkiq.
+// TestModuleOfAUser builds the program of README in a module of its own, with the replace of docs/install.md. The build
+// uses no network, only the modules that have built lowkiq.
 func TestModuleOfAUser(t *testing.T) {
 	tier.All(t)
 	t.Parallel()

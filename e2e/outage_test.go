@@ -15,9 +15,9 @@ import (
 
 const outage = 2 * ttl // longer than a lease lives
 
-// TestRedisFrozen: Redis does not answer for longer than a lease lives, and goes on with its
-// data. The node goes on by itself; nothing is lost, no retry is spent, no id is handled twice
-// at once; a pusher gets a clear error meanwhile. TestClusterRedisAway stops Redis.
+// TestRedisFrozen freezes Redis for longer than a lease. Redis goes on with its data, and the node goes on by itself.
+// Nothing is lost, no retry is spent, and no id runs twice at once. Meanwhile a producer gets a clear error.
+// TestClusterRedisAway stops Redis.
 func TestRedisFrozen(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 16)
@@ -93,12 +93,11 @@ func (r *rig) pushesAgain() {
 	r.push(plainJobs("after", 20)...)
 }
 
-// TestStubbornHandlerEndsTheProcess: a handler ignores its cancel while Redis is away.
-// The process exits with status 75 before its lease could be seized (0.9 ttl), and the
-// next one does the work.
+// TestStubbornHandlerEndsTheProcess runs a handler that ignores its cancel while Redis is away. The process exits with
+// status 75 before another instance could seize its lease (0.9 ttl), and the next process does the work.
 //
-// Another instance holds one of the shards, so that the node asks Redis for it again and
-// again: also while it waits for such an answer, the end must come in time.
+// Another instance holds one of the shards, so the node asks Redis for it again and again. The process must end in time
+// also while it waits for such an answer.
 func TestStubbornHandlerEndsTheProcess(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 2)

@@ -13,9 +13,9 @@ import (
 	"github.com/lowkiq/lowkiq/queue/browse"
 )
 
-// TestPoison: one id of one shard kills the process each time, while 31 other shards
-// work, and others of its own shard wait. In the end it alone is in the morgue, marked
-// as a crash, after max_crashes (3) deaths that it caused alone.
+// TestPoison pushes an id that kills the process each time. Meanwhile 31 other shards work, and other ids of its own
+// shard wait. In the end it alone is in the morgue, marked as a crash, after max_crashes (3) deaths that it caused
+// alone.
 func TestPoison(t *testing.T) {
 	t.Parallel()
 	const shards = 32

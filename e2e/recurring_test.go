@@ -37,10 +37,10 @@ func everySecond() map[string]recurring.Spec {
 	}
 }
 
-// TestRecurring: while the leader is killed, frozen, cut off from the others and from Redis, and Redis is killed and started
-// again with its files, each tick of what comes every second is pushed, and none twice. It goes on for one round of faults,
-// or as long as LOWKIQ_RECURRING says. What was pushed how often is in Redis's append-only file: a second push of a tick
-// that waits would merge with the first and show nowhere else.
+// TestRecurring pushes recurring jobs every second. Meanwhile the leader is killed, frozen, and cut off from the others
+// and from Redis, and Redis is killed and started again with its files. Each tick is pushed once. The test runs for one
+// round of faults, or as long as LOWKIQ_RECURRING says. It counts pushes in Redis's append-only file, because a second
+// push of a waiting tick would merge with the first and show nowhere else.
 func TestRecurring(t *testing.T) {
 	t.Parallel()
 	length := fromEnv(t, "LOWKIQ_RECURRING", tier.Of(0, time.Second, 30*time.Second), time.ParseDuration)

@@ -103,8 +103,9 @@ func rubyScript(t *testing.T, gem, redis, text string) *exec.Cmd {
 	return cmd
 }
 
-// TestRubyShim: what a producer of Ruby's Lowkiq pushes by examples/ruby/shim.rb comes to a real node, and to an old worker
-// below it: in order, by score, at its time, as the objects that were pushed. Workers without a new queue push as before.
+// TestRubyShim pushes from a producer of Ruby's Lowkiq through examples/ruby/shim.rb to a real node and an old worker
+// below it. The payloads come in order, by score, at their time, and as the pushed objects. Workers without a new queue
+// push as before.
 func TestRubyShim(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -261,8 +262,9 @@ func (a *answering) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// TestRubyShimFaults: while no node takes a push it is repeated, and nothing overtakes it; what is refused raises, with the
-// jobs that are not stored; what JSON cannot say is not sent.
+// TestRubyShimFaults checks that the shim repeats a push while no node takes it, and that nothing overtakes that push.
+// A refused push raises an error with the jobs that are not stored. The shim does not send values that JSON cannot
+// express.
 func TestRubyShimFaults(t *testing.T) {
 	tier.All(t)
 	t.Parallel()

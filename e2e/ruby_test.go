@@ -52,9 +52,9 @@ module OrdersWorker
 end
 `
 
-// TestRubyWorker: examples/ruby/worker.rb runs perform of an old worker below a real node: payloads
-// that Ruby dumped are objects again, by score, what fails comes again, middlewares are around it, and
-// retries_exhausted gets what went to the morgue.
+// TestRubyWorker runs perform of an old worker through examples/ruby/worker.rb below a real node. Payloads that Ruby
+// dumped are objects again and come by score, failed payloads come again, middlewares wrap the call, and
+// retries_exhausted gets the payloads that went to the morgue.
 func TestRubyWorker(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -116,8 +116,8 @@ func TestRubyWorker(t *testing.T) {
 	}
 }
 
-// TestHandlersAreToldOfTheEnd: child processes and HTTP endpoints of a real node are told which jobs are out of retries, and
-// what went to the morgue, with payloads and error, if they ask for it.
+// TestHandlersAreToldOfTheEnd checks that child processes and HTTP endpoints of a real node can ask which jobs are out
+// of retries. They also learn which payloads went to the morgue, with the error.
 func TestHandlersAreToldOfTheEnd(t *testing.T) {
 	t.Parallel()
 	const failed = `{"ok":false,"error":"no stock"}`

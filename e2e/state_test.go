@@ -16,9 +16,9 @@ import (
 	"github.com/lowkiq/lowkiq/queue/reshard"
 )
 
-// TestStatesAreExact: the worker is killed again and again while its handler, part of whose calls fail,
-// counts payloads in the states of their ids. Each payload counts once, and each call gets the count
-// that its payload is in. Meanwhile the queue is resharded again and again.
+// TestStatesAreExact kills the worker again and again while its handler counts payloads in the states of their ids. A
+// part of its calls fails. Each payload counts once, and each call gets its payload's count. Meanwhile the queue is
+// resharded again and again.
 func TestStatesAreExact(t *testing.T) {
 	t.Parallel()
 	const ids, callers = 5, 8

@@ -77,8 +77,8 @@ func (r *rig) awaitAnswer(node, path, text string) {
 	})
 }
 
-// TestStaticNodes: three static nodes handle all jobs. One is killed, its shards stand still, and the other two tell
-// about it. It starts again, and they go on.
+// TestStaticNodes runs three static nodes, which handle all jobs. One is killed, its shards stand still, and the other
+// two report it. It starts again, and they go on.
 func TestStaticNodes(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 7)
@@ -106,8 +106,9 @@ func TestStaticNodes(t *testing.T) {
 	r.noneFailed()
 }
 
-// TestStaticWrongNumber: two nodes have number 0 and none has number 1. The second stands by and takes over when the first
-// freezes for longer than its lease. No id is ever with both (I1), and status reports that the shards of number 1 have no owner.
+// TestStaticWrongNumber gives two nodes the number 0 and none the number 1. The second stands by, and takes over when
+// the first freezes for longer than its lease. No id is ever with both (I1), and status reports that the shards of
+// number 1 have no owner.
 func TestStaticWrongNumber(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -149,7 +150,7 @@ func TestStaticWrongNumber(t *testing.T) {
 	r.noneFailed()
 }
 
-// TestStaticRolling: three nodes of a cluster are replaced by static nodes, those by four static nodes, and these by nodes
+// TestStaticRolling replaces three nodes of a cluster by static nodes, those by four static nodes, and these by nodes
 // of a cluster, one after the other while jobs come. No id is ever with two processes, and none is handled twice.
 func TestStaticRolling(t *testing.T) {
 	tier.All(t)

@@ -54,8 +54,8 @@ func (r *rig) stock(config string) *process {
 	return r.run("lowkiq-node", []string{roleEnv + "=child"}, built.Path(r.t, ".."), "run", "--config", config, "--http", "127.0.0.1:0")
 }
 
-// TestStockNodeExecKillNine: the children write the history, so that one which outlived its
-// node and worked beside the next node's would be seen.
+// TestStockNodeExecKillNine kills nodes while their exec children write the history. The history would show a child
+// that outlives its node and works beside a child of the next node.
 func TestStockNodeExecKillNine(t *testing.T) {
 	t.Parallel()
 	random := randomly(t)
@@ -69,8 +69,8 @@ func TestStockNodeExecKillNine(t *testing.T) {
 const family = `sleep 600 & setsid sleep 600 & (setsid sh -c 'exec sleep 600' &)
 while read -r line; do echo '{"ok":true}'; done`
 
-// TestExecChildrenDieWithTheirNode: no exec child, nor what it started, outlives its
-// killed node by 1 s (I1).
+// TestExecChildrenDieWithTheirNode checks that neither an exec child nor its descendants outlive the killed node by 1 s
+// (I1).
 func TestExecChildrenDieWithTheirNode(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 4)
@@ -90,8 +90,8 @@ func TestExecChildrenDieWithTheirNode(t *testing.T) {
 	}
 }
 
-// TestStockNodeHTTPKillNine: the endpoint writes the history. It stops when its request
-// is aborted, which is as soon as the node is dead.
+// TestStockNodeHTTPKillNine kills nodes while the endpoint writes the history. The endpoint stops when its request is
+// aborted, which happens as soon as the node is dead.
 func TestStockNodeHTTPKillNine(t *testing.T) {
 	tier.All(t)
 	t.Parallel()

@@ -9,8 +9,8 @@ import (
 	"github.com/lowkiq/lowkiq/lab/judge"
 )
 
-// TestTakeover: of two workers for the same queue the second waits until the first is
-// gone. No id is ever with both (I1).
+// TestTakeover checks that the second of two workers for a queue waits until the first is gone. No id is ever with both
+// (I1).
 func TestTakeover(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

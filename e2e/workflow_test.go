@@ -15,9 +15,9 @@ import (
 	"github.com/lowkiq/lowkiq/queue/workflow"
 )
 
-// TestWorkflowSurvives: three nodes work on a workflow with many members, which comes in parts. Nodes are killed at random
-// instants, Redis is started again with its data, and the queue of the members and the queue of workflows are resharded.
-// Each member is done once, and so is the callback.
+// TestWorkflowSurvives runs a workflow with many members, which comes in parts, on three nodes. Nodes are killed at
+// random instants, Redis is started again with its data, and the queues of the members and of workflows are resharded.
+// Each member runs to success once, and so does the callback.
 func TestWorkflowSurvives(t *testing.T) {
 	t.Parallel()
 	tier.Usual(t)

@@ -49,8 +49,8 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// TestTimingFollowsTTL: a death is noticed within the ttl. A dial is bounded for every ttl, because
-// the end of a process may have to wait for it.
+// TestTimingFollowsTTL checks that members notice a death within the ttl. A dial is bounded for every ttl, because the
+// end of a process may have to wait for it.
 func TestTimingFollowsTTL(t *testing.T) {
 	t.Parallel()
 	for _, ttl := range []time.Duration{3 * time.Second, 6 * time.Second, 2 * time.Minute} {
@@ -119,7 +119,8 @@ func TestGoldenDeparted(t *testing.T) {
 	})
 }
 
-// TestManyDeparted: after a crash loop only the latest departures are told, and a table takes at most maxDeparted.
+// TestManyDeparted checks that after a crash loop members tell only of the latest departures, and that a table takes at
+// most maxDeparted.
 func TestManyDeparted(t *testing.T) {
 	t.Parallel()
 	const extra = 100
@@ -150,7 +151,7 @@ func TestManyDeparted(t *testing.T) {
 	}
 }
 
-// TestDepartedIsBounded: entries that no process can have published are ignored.
+// TestDepartedIsBounded checks that members ignore entries that no process can have published.
 func TestDepartedIsBounded(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("x", MaxMeta)
@@ -178,7 +179,7 @@ func TestDepartedIsBounded(t *testing.T) {
 	}
 }
 
-// FuzzMeta: any gossip is read or ignored.
+// FuzzMeta checks that all gossip is read or ignored.
 func FuzzMeta(f *testing.F) {
 	for _, seed := range []string{`{"n":3,"r":7947,"d":true,"s":"x","l":true}`, `{"n":1,"later":[1]}`, `{"n":"x"}`, "", "{"} {
 		f.Add([]byte(seed))
@@ -194,7 +195,7 @@ func FuzzMeta(f *testing.F) {
 	})
 }
 
-// TestFailedJoinsInTheLog: a seed that cannot be joined is warned about, in one line, once a minute.
+// TestFailedJoinsInTheLog checks that the log warns of a seed that cannot be joined, in one line, once a minute.
 func TestFailedJoinsInTheLog(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -213,8 +214,8 @@ func TestFailedJoinsInTheLog(t *testing.T) {
 	})
 }
 
-// TestStrangersInTheLog: senders with another key or label are warned about, at growing intervals. A
-// connection that ended early is not.
+// TestStrangersInTheLog checks that the log warns of senders with another key or label, at growing intervals. It does
+// not warn of a connection that ended early.
 func TestStrangersInTheLog(t *testing.T) {
 	t.Parallel()
 	var text bytes.Buffer

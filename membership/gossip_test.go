@@ -62,7 +62,7 @@ func TestChangedWakes(t *testing.T) {
 	})
 }
 
-// TestDeath: five nodes agree on a death within 0.8 of the default ttl.
+// TestDeath checks that five nodes agree on a death within 0.8 of the default ttl.
 func TestDeath(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *network) {
@@ -76,8 +76,8 @@ func TestDeath(t *testing.T) {
 	})
 }
 
-// TestWhoJoinsLearnsOfTheDeparted: a process that joins after a death, or after a goodbye, is told.
-// All processes forget the departed process at the same time.
+// TestWhoJoinsLearnsOfTheDeparted checks that a process that joins after a death or a goodbye learns of it. All
+// processes forget the departed process at the same time.
 func TestWhoJoinsLearnsOfTheDeparted(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *network) {
@@ -102,9 +102,9 @@ func TestWhoJoinsLearnsOfTheDeparted(t *testing.T) {
 	})
 }
 
-// TestPartitionHeals: the peers are all processes with leases, as in a node. Two peers would not be
-// enough. A process may learn of a refuted death from gossip that is still under way. It then joins
-// nobody, and does not learn of the others before memberlist's next exchange.
+// TestPartitionHeals cuts processes off and joins them again. The peers are all processes with leases, as in a node.
+// Two peers would not be enough. A process may learn of a refuted death from gossip that is still under way. It then
+// joins nobody, and does not learn of the others before memberlist's next exchange.
 func TestPartitionHeals(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *network) {
@@ -125,7 +125,7 @@ func TestPartitionHeals(t *testing.T) {
 	})
 }
 
-// TestPeersAreEnough: without seeds, the function alone finds peers. Its failures do no harm.
+// TestPeersAreEnough checks that without seeds the function alone finds peers. Its failures do no harm.
 func TestPeersAreEnough(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *network) {
@@ -143,7 +143,7 @@ func TestPeersAreEnough(t *testing.T) {
 	})
 }
 
-// TestUpdateRefuses: a Meta that is too long changes nothing.
+// TestUpdateRefuses checks that a Meta that is too long changes nothing.
 func TestUpdateRefuses(t *testing.T) {
 	t.Parallel()
 	g, err := New(Config{Cluster: "c", Node: "n", Boot: "b", Bind: "127.0.0.1:0", Meta: Meta{N: 3}})
@@ -166,9 +166,8 @@ func TestSockets(t *testing.T) {
 	eventually(t, "the end is noticed", func() bool { return all[0].State(all[1].instance()) != Alive })
 }
 
-// TestBytesOfGossip: an idle second costs each node the same packets in a small and in a large
-// cluster. A change of one node costs each other node a few copies, whose number grows with the
-// logarithm of the cluster's size.
+// TestBytesOfGossip checks that an idle second costs each node the same packets in a small and in a large cluster. A
+// change of one node costs each other node a few copies, whose number grows with the logarithm of the cluster's size.
 func TestBytesOfGossip(t *testing.T) {
 	t.Parallel()
 	const seconds = 20

@@ -25,8 +25,8 @@ func sealed(t *testing.T, cluster string, n uint32) []byte {
 	return binary.BigEndian.AppendUint32(append(text, encrypted), n)
 }
 
-// TestStreamsOfStrangersAreBounded: a host without the key opens streams and fills them. Their memory
-// is bounded, and a member joins in the meantime.
+// TestStreamsOfStrangersAreBounded opens and fills streams from a host without the key. Their memory is bounded, and a
+// member joins in the meantime.
 func TestStreamsOfStrangersAreBounded(t *testing.T) {
 	key := [][]byte{bytes.Repeat([]byte("k"), 32)}
 	n1 := start(t, nil, Config{Node: "n1", Keys: key, TTL: time.Minute}) // so long is a stream waited for
@@ -77,8 +77,8 @@ func TestStreamsOfStrangersAreBounded(t *testing.T) {
 	}
 }
 
-// TestStreamOfAStrangerIsBounded: one stream may not use all the room. Memberlist gets the beginning
-// of a stream that is too long, and an error.
+// TestStreamOfAStrangerIsBounded checks that one stream may not use all the room. Memberlist gets the beginning of a
+// stream that is too long, and an error.
 func TestStreamOfAStrangerIsBounded(t *testing.T) {
 	t.Parallel()
 	network := listening(t)
@@ -106,7 +106,7 @@ func TestStreamOfAStrangerIsBounded(t *testing.T) {
 	}
 }
 
-// TestLongPacketsAreDropped: packets that no member sends are not passed on.
+// TestLongPacketsAreDropped checks that packets that no member sends are dropped.
 func TestLongPacketsAreDropped(t *testing.T) {
 	t.Parallel()
 	network := listening(t)
@@ -145,7 +145,7 @@ func (t *boundTransport) address() string {
 
 func key(letter string) []byte { return []byte(strings.Repeat(letter, 16)) }
 
-// TestStrangersStayOut: processes with another key, without a key or of another cluster do not join.
+// TestStrangersStayOut checks that processes with another key, without a key or of another cluster do not join.
 func TestStrangersStayOut(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -196,9 +196,8 @@ func knocking(cfg Config, at *process, tries chan<- struct{}) Config {
 	return cfg
 }
 
-// TestKeyRotation: nodes are restarted one by one, with the new key in the second place, then in the
-// first, then alone. Each node that starts finds the others, and they hear its updates, whatever
-// mixture of keys they use.
+// TestKeyRotation restarts nodes one by one, with the new key in the second place, then in the first, then alone. Each
+// node that starts finds the others, and they hear its updates, for every mixture of keys.
 func TestKeyRotation(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *network) {

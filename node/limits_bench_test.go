@@ -45,7 +45,8 @@ func (s *spans) used(limit int) float64 {
 	return busy.Seconds() / float64(limit) / last.Sub(first).Seconds()
 }
 
-// BenchmarkLimit: how much of a limit of calls is used by three nodes while work waits, in percent. Run it with -benchtime 1x.
+// BenchmarkLimit measures the used share of a limit of calls in percent, by three nodes while work waits. Run it with
+// -benchtime 1x.
 func BenchmarkLimit(b *testing.B) {
 	for _, c := range []struct {
 		limit int

@@ -134,8 +134,8 @@ func TestDrainActsAtOnce(t *testing.T) {
 	})
 }
 
-// TestEvenAfterADeparture: a departure moves the shards of who left at once; what would only
-// make the others more even waits until no node has left for a while, or one joins.
+// TestEvenAfterADeparture checks that a departure moves the shards of the departed node at once. Moves that would only
+// make the others more even wait until no node has left for a while, or one joins.
 func TestEvenAfterADeparture(t *testing.T) {
 	t.Parallel()
 	for _, joins := range []bool{false, true} {
@@ -183,8 +183,7 @@ func TestEvenAfterADeparture(t *testing.T) {
 	}
 }
 
-// TestVanishedMajorityMovesNothing: more than half of the nodes vanish from the view
-// for a moment; nothing moves.
+// TestVanishedMajorityMovesNothing lets more than half of the nodes vanish from the view for a moment. Nothing moves.
 func TestVanishedMajorityMovesNothing(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 5, func(t *testing.T, w *world) {
@@ -206,8 +205,8 @@ func TestVanishedMajorityMovesNothing(t *testing.T) {
 	})
 }
 
-// TestNodeThatAppliesNothing: a node that acknowledges nothing keeps what it had and gets nothing
-// new; what it was given since goes elsewhere.
+// TestNodeThatAppliesNothing checks that a node that acknowledges nothing keeps its shards and gets nothing new. Shards
+// that the plan gave it since then go elsewhere.
 func TestNodeThatAppliesNothing(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 3, func(t *testing.T, w *world) {
@@ -237,7 +236,7 @@ func TestNodeThatAppliesNothing(t *testing.T) {
 	})
 }
 
-// TestLargeCluster: it forms, and survives its leader and then all of its voters.
+// TestLargeCluster forms a large cluster, which survives its leader and then all of its voters.
 func TestLargeCluster(t *testing.T) {
 	t.Parallel()
 	nodes := 30

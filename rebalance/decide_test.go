@@ -69,8 +69,8 @@ func TestLiving(t *testing.T) {
 	}
 }
 
-// TestNextChange: voters are upper case, draining ends in "-", dead in "!", not caught up in "?",
-// without a lease in "~", not yet added in "+", recent in "*"; the leader comes first.
+// TestNextChange writes voters in upper case. A draining server ends in "-", a dead one in "!", one that lags in "?",
+// one without a lease in "~", one that is not yet added in "+", and a recent one in "*". The leader comes first.
 func TestNextChange(t *testing.T) {
 	t.Parallel()
 	tests := []struct {

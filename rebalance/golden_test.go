@@ -102,7 +102,7 @@ func TestGolden(t *testing.T) {
 	})
 }
 
-// FuzzLog: entries and snapshots are read or refused, and what is read can be written.
+// FuzzLog checks that entries and snapshots are read or refused, and that Raft can write what it reads.
 func FuzzLog(f *testing.F) {
 	first := &plan.Assignment{Nodes: []string{"n1"}, Queues: []plan.Placement{{Queue: "orders", Owners: []int32{0, plan.None}}}}
 	began, err := (&state{assignment: &plan.Assignment{}}).applyEntry(recordEntry(7, first), 1)

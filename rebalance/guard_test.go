@@ -88,8 +88,9 @@ func (a *attacked) answers() {
 	}
 }
 
-// TestSnapshotsThatJump: a snapshot of what has been applied changes nothing, however many come, and what is committed
-// after it is applied. Raft alone goes back to it, and panics at the first entry that it has not kept.
+// TestSnapshotsThatJump installs snapshots of entries that are applied already. They change nothing, however many come,
+// and later commits are applied. Raft alone goes back to the snapshot, and panics at the first entry that it has not
+// kept.
 func TestSnapshotsThatJump(t *testing.T) {
 	t.Parallel()
 	a := attack(t)
@@ -121,8 +122,8 @@ func TestSnapshotsThatJump(t *testing.T) {
 	a.answers()
 }
 
-// TestIndexesWithoutEnd: an index that no group reaches is refused, and a high one costs no more than another: Raft
-// counts through what is between entries when it forgets them.
+// TestIndexesWithoutEnd checks that an index that no group reaches is refused, and that a high index costs no more than
+// another. When Raft forgets entries, it counts through all indexes between them.
 func TestIndexesWithoutEnd(t *testing.T) {
 	t.Parallel()
 	a := attack(t)
@@ -152,7 +153,7 @@ func TestIndexesWithoutEnd(t *testing.T) {
 	a.answers()
 }
 
-// TestLogStore: it does what the library's does, in a time that does not follow the indexes.
+// TestLogStore checks that the store does the same as the library's, in a time that does not follow the indexes.
 func TestLogStore(t *testing.T) {
 	t.Parallel()
 	s := newLogStore()
@@ -177,8 +178,8 @@ func TestLogStore(t *testing.T) {
 	}
 }
 
-// TestSilentPeersLoseTheirPlace: a connection that has shaken hands and then says nothing is closed. Who asks for a vote
-// over a connection that was closed meanwhile gets it all the same.
+// TestSilentPeersLoseTheirPlace checks that a connection that has shaken hands and then says nothing is closed. A
+// server that asks for a vote over a closed connection gets the vote all the same.
 func TestSilentPeersLoseTheirPlace(t *testing.T) {
 	t.Parallel()
 	target := listen(t, "c", func(cfg *ListenerConfig) { cfg.patience = 3 * time.Second }) // a request on a busy machine takes less
@@ -256,7 +257,7 @@ func TestResetConnectionLosesNoVote(t *testing.T) {
 	}
 }
 
-// TestPulse: Raft has hung when it takes no question for 5 ttls, and not when it misses some.
+// TestPulse checks that Raft has hung when it takes no question for 5 ttls, and not when it misses some.
 func TestPulse(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -286,8 +287,8 @@ func TestPulse(t *testing.T) {
 	})
 }
 
-// TestHungRaftIsReplaced: a process whose Raft server does not answer any more says so, and follows the leader by another
-// one.
+// TestHungRaftIsReplaced checks that a process whose Raft server does not answer any more says so, and follows the
+// leader by another server.
 func TestHungRaftIsReplaced(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 3, func(t *testing.T, w *world) {

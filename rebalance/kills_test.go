@@ -31,9 +31,9 @@ func TestLeaderKilled(t *testing.T) {
 	})
 }
 
-// TestLeaderKilledAmidAStep: the record says that a third voter is to come and Raft has not made it
-// one; then the leader is killed. Two of three voters live, and the one of two that Raft knows
-// elects no leader: another group is founded, soon.
+// TestLeaderKilledAmidAStep kills the leader after the record announced a third voter, and before Raft added it. Two of
+// three voters live, but Raft knows two, and the remaining one elects no leader. So the nodes found another group,
+// soon.
 func TestLeaderKilledAmidAStep(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -61,9 +61,8 @@ func TestLeaderKilledAmidAStep(t *testing.T) {
 	})
 }
 
-// TestLeaderThatCommitsNothing: a leader's heartbeats pass, so it stays the leader, and its entries
-// do not, so whatever it asks of Raft has no answer: to take a server in, or to commit a plan. Its
-// turns end all the same, and another one leads.
+// TestLeaderThatCommitsNothing lets the heartbeats of a leader pass, but not its entries. It stays the leader, and Raft
+// answers none of its requests to add a server or to commit a plan. Its turns end all the same, and another node leads.
 func TestLeaderThatCommitsNothing(t *testing.T) {
 	t.Parallel()
 	for _, what := range []string{"a server", "a plan"} {
@@ -161,8 +160,8 @@ func TestAllKilledAndRestarted(t *testing.T) {
 	})
 }
 
-// TestLostCommit: what a leader cut off from its voters plans is lost, and it
-// follows the others once it is back.
+// TestLostCommit checks that the plans of a leader that is cut off from its voters are lost. It follows the others once
+// it is back.
 func TestLostCommit(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 5, func(t *testing.T, w *world) {
@@ -189,8 +188,8 @@ func TestLostCommit(t *testing.T) {
 	})
 }
 
-// TestCutOffOldHistory: a leader that slept through a rebirth drops its Raft and
-// joins the new record, under a new server id.
+// TestCutOffOldHistory checks that a leader that slept through a rebirth drops its Raft and joins the new record, under
+// a new server id.
 func TestCutOffOldHistory(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 3, func(t *testing.T, w *world) {

@@ -27,8 +27,8 @@ func TestRecordLost(t *testing.T) {
 	})
 }
 
-// TestRecordDamaged: the record was overwritten. It is as good as lost: the leader writes it back,
-// and without one a new group is founded.
+// TestRecordDamaged overwrites the record. That is as good as a lost record. The leader writes it back, and without a
+// leader a new group is founded.
 func TestRecordDamaged(t *testing.T) {
 	t.Parallel()
 	for _, damage := range []string{`{"id":`, `{"voters":["B1#7.1"]}`, `"x"`, ``} {
@@ -61,8 +61,7 @@ func TestRecordDamaged(t *testing.T) {
 	}
 }
 
-// TestRecordAndLeasesLost: Redis came back empty. Nothing moves while the leases
-// come back one by one.
+// TestRecordAndLeasesLost empties Redis. Nothing moves while the leases come back one by one.
 func TestRecordAndLeasesLost(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 5, func(t *testing.T, w *world) {
@@ -87,9 +86,8 @@ func TestRecordAndLeasesLost(t *testing.T) {
 	})
 }
 
-// TestLeaderWithoutLease: a leader that lost its lease plans nothing. When it knows of
-// no node to hand over to, the others found a new group after the mark has been missing
-// long enough.
+// TestLeaderWithoutLease checks that a leader that lost its lease plans nothing. When it knows of no node to hand over
+// to, the others found a new group after the mark has been missing long enough.
 func TestLeaderWithoutLease(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 5, func(t *testing.T, w *world) {
@@ -139,7 +137,7 @@ func TestLastOneDeletesTheRecord(t *testing.T) {
 	})
 }
 
-// TestAllLeaveAtOnce: a node does not wait for a successor where there is none.
+// TestAllLeaveAtOnce checks that a node does not wait for a successor where there is none.
 func TestAllLeaveAtOnce(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 3, func(t *testing.T, w *world) {

@@ -107,8 +107,8 @@ func TestSilentConnectionsKeepNoServerOut(t *testing.T) {
 	}
 }
 
-// TestStreamRefusesOtherHistories: only a connection for exactly this cluster,
-// record and server reaches Raft.
+// TestStreamRefusesOtherHistories checks that only a connection for exactly this cluster, record and server reaches
+// Raft.
 func TestStreamRefusesOtherHistories(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -160,7 +160,7 @@ func TestStreamOneServerAtATime(t *testing.T) {
 	open(t, l, "a#8.2")
 }
 
-// TestStreamClosesNoise: whatever is not a handshake is closed.
+// TestStreamClosesNoise checks that a stream without a handshake is closed.
 func TestStreamClosesNoise(t *testing.T) {
 	t.Parallel()
 	l := listen(t, "c")
@@ -186,7 +186,7 @@ func isReset(err error) bool {
 	return ok && !nerr.Timeout()
 }
 
-// TestAgentsOverTCP: three processes form a cluster over real sockets.
+// TestAgentsOverTCP forms a cluster of three processes over real sockets.
 func TestAgentsOverTCP(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -159,7 +159,7 @@ func expectStatus(t *testing.T, answer *http.Response, want int) {
 	}
 }
 
-// TestIdleConnectionsKeepNobodyOut: clients that never close theirs leave room for others.
+// TestIdleConnectionsKeepNobodyOut checks that clients that never close their connections leave room for others.
 func TestIdleConnectionsKeepNobodyOut(t *testing.T) {
 	t.Parallel()
 	const bound, clients = 8, 20

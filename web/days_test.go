@@ -9,7 +9,8 @@ import (
 	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 )
 
-// TestDaysAreBounded: an answer about all days, or hours, of very many queues is refused, with what can be asked for.
+// TestDaysAreBounded checks that an answer about all days, or hours, of very many queues is refused. The error says
+// what to ask for instead.
 func TestDaysAreBounded(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, redistest.Start(t).URL())

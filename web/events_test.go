@@ -16,7 +16,7 @@ import (
 	"github.com/lowkiq/lowkiq/queue/events"
 )
 
-// TestEventStream: what is published, and what is changed, comes as it is described; of another queue nothing does.
+// TestEventStream checks that published events and changes come as described, and none of another queue.
 func TestEventStream(t *testing.T) {
 	w := newWorld(t, shared(t)).fill()
 	server := httptest.NewServer(w.handler)
@@ -72,7 +72,8 @@ func TestEventStream(t *testing.T) {
 	}
 }
 
-// TestEventsTogether: what waits for a stream is sent at once, up to a bound, and nothing of it that was not asked for. What cannot be said counts as missed.
+// TestEventsTogether checks that waiting events are sent at once, up to a bound, and only the requested events. Events
+// that cannot be written count as missed.
 func TestEventsTogether(t *testing.T) {
 	t.Parallel()
 	const all = 1000
@@ -106,7 +107,8 @@ func TestEventsTogether(t *testing.T) {
 	}
 }
 
-// TestEventStreamsLeaveRoom: as many streams as may be open at once are, and pushes get through beside them.
+// TestEventStreamsLeaveRoom checks that as many streams as allowed can be open at once, and that pushes get through
+// beside them.
 func TestEventStreamsLeaveRoom(t *testing.T) {
 	w := newWorld(t, shared(t)).fill()
 	server := httptest.NewServer(w.handler)

@@ -11,8 +11,8 @@ import (
 	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 )
 
-// FuzzAPI: whatever text stands for a queue, an id, a query or a body, the answer is one that
-// openapi.yaml describes, and never that the node has failed.
+// FuzzAPI checks that the API answers as openapi.yaml describes, for any text as a queue, an id, a query or a body. No
+// text makes the node fail.
 func FuzzAPI(f *testing.F) {
 	w := newWorld(f, redistest.Start(f).URL()).fill()
 	routes := []struct{ method, path string }{

@@ -10,7 +10,7 @@ import (
 	"github.com/lowkiq/lowkiq/internal/testing/golden"
 )
 
-// TestGolden: what clients take from answers of the API of every release is what they take today.
+// TestGolden checks that clients still read the same from the recorded answers of every release.
 func TestGolden(t *testing.T) {
 	w := newWorld(t, shared(t)).fill()
 	type results struct{ Results []PushResult }

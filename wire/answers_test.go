@@ -72,8 +72,8 @@ func TestAppendBatchStates(t *testing.T) {
 	}
 }
 
-// FuzzState: a state goes to a handler and comes back as it was, also from one that knows nothing of
-// it and answers with what it was sent.
+// FuzzState checks that a state comes back from a handler as it was, also from a handler that knows nothing of it and
+// answers with the batch that it was sent.
 func FuzzState(f *testing.F) {
 	for _, seed := range []string{"", `""`, `null`, ` null`, `{"a":[1,"\n"]}`, `{"a": 1}`, "hello", "\x00\xff", `{"$base64":"eA=="}`, `{ "$base64" : 1 }`, "1\n", "\"\u2028\"", `{"\u0024base64":"eA=="}`} {
 		f.Add([]byte(seed))
@@ -269,7 +269,8 @@ func BenchmarkParseAnswers(b *testing.B) {
 	}
 }
 
-// TestAnswerLater: an answer puts its batch back, or holds a group back, as HTTP 429 does; what contradicts itself is no answer.
+// TestAnswerLater checks that an answer puts its batch back, or holds a group back, like HTTP 429. A contradictory
+// answer is invalid.
 func TestAnswerLater(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]error{

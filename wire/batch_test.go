@@ -128,8 +128,7 @@ func FuzzAppendPayload(f *testing.F) {
 	f.Fuzz(roundTrip)
 }
 
-// FuzzParseBatch: what is read as a batch is written as one that is read the same, however it was
-// spelt.
+// FuzzParseBatch checks that a batch, however it is spelt, reads the same after it is read and written.
 func FuzzParseBatch(f *testing.F) {
 	for _, seed := range []string{
 		`{"queue":"orders","shard":3,"fence":1763600000000,"flight":17,"jobs":[{"id":"a","payloads":[{"score":1.5,"payload":{"n":1}},{"score":2,"payload":{"$base64":"/wA="}}],"perform_in":1763600000.000001,"retry_count":-1,"error":""}]}`,
@@ -253,8 +252,8 @@ func TestParseAnswerKinds(t *testing.T) {
 	}
 }
 
-// FuzzParseAnswer: what is no JSON is no answer; whatever an answer says of jobs is about jobs of the
-// batch that are done, and within the limits.
+// FuzzParseAnswer checks that text that is not JSON is no answer. Everything in an answer is about finished jobs of the
+// batch, and within the limits.
 func FuzzParseAnswer(f *testing.F) {
 	for _, seed := range []string{`{"ok":true}`, `{"ok":false,"error":"x"}`, `{"failed":{"a":"x"}}`, `{"failed_base64":{"YQ==":"x"}}`, `[`, `{"ok":`,
 		`{"ok":true,"answers":{"a":{"result":{"$base64":"/w=="},"state":null}}}`, `{"failed":{"a":"x"},"answers":{"b":{"state": [1, 2]},"a":{"result":""}}}`,

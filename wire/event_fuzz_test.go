@@ -7,7 +7,7 @@ import (
 	"github.com/lowkiq/lowkiq"
 )
 
-// FuzzParseEvent: an event is refused, or is written so that it is read as the same again.
+// FuzzParseEvent checks that an event is refused, or reads the same after it is written.
 func FuzzParseEvent(f *testing.F) {
 	for _, seed := range []string{
 		`{"event":{"kind":"exhausted","queue":"orders","shard":3,"jobs":[{"id":"a","retry_count":2,"payloads":[{"score":1.5,"payload":{"x":1},"header":{"tag":"vip"}}],"error":"no"}]}}`,

@@ -317,7 +317,8 @@ func BenchmarkScanner(b *testing.B) {
 	}
 }
 
-// TestParseJobsBounded: a body of many small jobs would take much more memory than it has bytes.
+// TestParseJobsBounded checks that a body has a bounded number of jobs. Many small jobs would take much more memory
+// than the body has bytes.
 func TestParseJobsBounded(t *testing.T) {
 	t.Parallel()
 	line := "{\"id\":\"a\"}\n"

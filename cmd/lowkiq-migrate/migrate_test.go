@@ -241,8 +241,9 @@ func TestMigrateToRedisCluster(t *testing.T) {
 	samePayloads(t, "back", got, want)
 }
 
-// TestMigrateToAFullRedis: the new Redis gets full in the middle. The command says so, with the exit code of a Redis that
-// cannot be asked; what came is handled meanwhile; once there is room, the same command brings the rest, and nothing twice.
+// TestMigrateToAFullRedis fills the new Redis in the middle of a migration. The command says so and exits with the code
+// for a Redis that it cannot ask. Nodes handle the jobs that have arrived. Once there is room, the same command brings
+// the rest, and nothing twice.
 func TestMigrateToAFullRedis(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -291,8 +292,8 @@ func TestMigrateToAFullRedis(t *testing.T) {
 	}
 }
 
-// TestMigrateFindsNothing: what never was is told from what is empty: there the command fails, says what there is instead,
-// and prints no counts. The form of payloads is asked for once.
+// TestMigrateFindsNothing checks that the command tells a missing queue from an empty queue. For a missing queue it
+// fails, lists the existing queues, and prints no counts. It asks for the form of payloads once.
 func TestMigrateFindsNothing(t *testing.T) {
 	t.Parallel()
 	old, redis := startRubySide(t), redistest.Start(t)
@@ -466,8 +467,9 @@ func killFollowing(t *testing.T, old *rubySide, to string, more int64) {
 	}
 }
 
-// TestMigrateTellsOfALateRestore: a worker of Ruby's that had read what was in flight just before that was moved writes it
-// back just after. Nothing can tell before it writes; then the command does, as the worker will handle it once more.
+// TestMigrateTellsOfALateRestore lets a Ruby worker read a payload in flight just before the migration moves it, and
+// write it back just after. Nothing can tell before the worker writes. Then the command reports the payload, because
+// the worker will handle it once more.
 func TestMigrateTellsOfALateRestore(t *testing.T) {
 	t.Parallel()
 	side, to := startRubySide(t), redistest.Start(t)

@@ -24,9 +24,9 @@ import (
 	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
-// TestMigratedStates: what a queue holds after real states of Ruby's Lowkiq were moved into it is what Ruby says of them:
-// payloads with their scores, retry counts, due times to the microsecond, errors. Every eleventh state is moved (make
-// test-all: each), of all kinds but those of a death within a failure, which package rubyqueue compares.
+// TestMigratedStates moves real states of Ruby's Lowkiq into a queue. Then the queue holds what Ruby reports: payloads
+// with their scores, retry counts, due times to the microsecond, and errors. It moves every eleventh state, and every
+// state in make test-all. Package rubyqueue compares the states of a death within a failure.
 func TestMigratedStates(t *testing.T) {
 	t.Parallel()
 	from, to := redistest.StartOld(t), redistest.Start(t)

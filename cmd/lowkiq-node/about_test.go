@@ -26,7 +26,7 @@ func TestRefusal(t *testing.T) {
 	}
 }
 
-// TestFlagsBeforeCommand: flags that commands take may stand before the command; others stay where they are.
+// TestFlagsBeforeCommand checks that the flags of a command may stand before the command. Other flags stay in place.
 func TestFlagsBeforeCommand(t *testing.T) {
 	t.Parallel()
 	for given, want := range map[string]string{

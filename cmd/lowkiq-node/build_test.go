@@ -12,7 +12,7 @@ import (
 	"github.com/lowkiq/lowkiq/node/handler"
 )
 
-// TestProcesses: how many children a queue gets is what docs/configuration.md says.
+// TestProcesses checks that a queue gets as many children as docs/configuration.md says.
 func TestProcesses(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docs/configuration.md")

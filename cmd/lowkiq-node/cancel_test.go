@@ -15,8 +15,9 @@ import (
 	"github.com/lowkiq/lowkiq/web"
 )
 
-// TestCancelOfAnyID: each id is asked for as it is, in its queue or in all; what is no id is refused before anything is
-// asked, and the refusals of all queues are one answer, which keeps what is known of those in which it may run.
+// TestCancelOfAnyID checks that a cancel asks for each id as given, in one queue or in all. It refuses an invalid id
+// before it asks a node. The refusals of all queues are one answer, which keeps the results of the queues where the id
+// may run.
 func TestCancelOfAnyID(t *testing.T) {
 	t.Parallel()
 	var asked []string
@@ -77,7 +78,8 @@ func TestCancelOfAnyID(t *testing.T) {
 	}
 }
 
-// TestDrainSaysWhatBecameOfIt: a drain that the node did not hear is a failure, and shards that are left are named.
+// TestDrainSaysWhatBecameOfIt checks that a drain fails if the node did not hear it, and that the error names the
+// remaining shards.
 func TestDrainSaysWhatBecameOfIt(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -13,7 +13,7 @@ import (
 	"github.com/lowkiq/lowkiq/cmd/internal/terminal"
 )
 
-// TestNoTextSpeaksToTheTerminal: whatever a node answers, no command passes an escape on.
+// TestNoTextSpeaksToTheTerminal checks that no command prints an escape sequence, whatever a node answers.
 func TestNoTextSpeaksToTheTerminal(t *testing.T) {
 	t.Parallel()
 	const evil = "x\x1b[31m\u009b2J\u202ey"

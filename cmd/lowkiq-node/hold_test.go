@@ -53,8 +53,8 @@ func runAgainst(t *testing.T, out *os.File, node http.HandlerFunc, args ...strin
 	return code, read(ours), read(err)
 }
 
-// TestHoldOfNothing: an empty id or prefix, as of a variable that is not set, is refused before a node is asked, and shows
-// no list.
+// TestHoldOfNothing checks that hold refuses an empty id or prefix, such as an unset variable, before it asks a node.
+// It does not list the holds instead.
 func TestHoldOfNothing(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -75,7 +75,8 @@ func TestHoldOfNothing(t *testing.T) {
 	}
 }
 
-// TestUndoOfHolds: what is still held is not said to run, and to undo what is not held fails, in one queue or all.
+// TestUndoOfHolds checks that the command does not call an id free while another hold covers it. To undo a hold that
+// does not exist fails, in one queue or in all.
 func TestUndoOfHolds(t *testing.T) {
 	t.Parallel()
 	const undone, still, not = `{"undone":true,"held":false}`, `{"undone":true,"held":true,"held_by_prefix":"acme:"}`, `{"undone":false,"held":false}`

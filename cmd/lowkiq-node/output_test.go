@@ -13,7 +13,7 @@ import (
 	"github.com/lowkiq/lowkiq/cmd/internal/exit"
 )
 
-// TestOutputOnAFullDisk: what cannot be written is a failure, and none of Redis or the node.
+// TestOutputOnAFullDisk checks that a full disk is a failure of the output, not of Redis or the node.
 func TestOutputOnAFullDisk(t *testing.T) {
 	t.Parallel()
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
@@ -29,8 +29,8 @@ func TestOutputOnAFullDisk(t *testing.T) {
 	}
 }
 
-// TestSearchInJSON: a search with -o json goes on until it has found enough, as one for people does; what it prints is one
-// page.
+// TestSearchInJSON checks that search -o json goes on until it has found enough, like the search for people, and that
+// it prints one page.
 func TestSearchInJSON(t *testing.T) {
 	t.Parallel()
 	for found, want := range map[string]string{
@@ -50,7 +50,7 @@ func TestSearchInJSON(t *testing.T) {
 	}
 }
 
-// TestWatchInterrupted: who waits for events and is interrupted has not had them.
+// TestWatchInterrupted checks that an interrupted watch with --count fails, because it has not seen its events.
 func TestWatchInterrupted(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -38,7 +38,7 @@ http {
 	{"haproxy", "defaults\n\tmode http\n\ttimeout connect 5s\n\ttimeout client 1m\n\ttimeout server 1m\nPAGE", []string{"-db", "-f"}},
 }
 
-// TestProxies: the API and the dashboard work below a prefix, behind each proxy that is installed.
+// TestProxies checks that the API and the dashboard work below a prefix, behind each installed proxy.
 func TestProxies(t *testing.T) {
 	tier.All(t)
 	t.Parallel()

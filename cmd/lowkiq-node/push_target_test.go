@@ -6,7 +6,7 @@ import (
 	"github.com/lowkiq/lowkiq/cmd/internal/connect"
 )
 
-// TestPushTarget: a push goes where LOWKIQ_URL says, as all commands do, unless something says where Redis is.
+// TestPushTarget checks that a push goes to LOWKIQ_URL, like all commands, unless a setting names a Redis.
 func TestPushTarget(t *testing.T) {
 	t.Parallel()
 	const node = "http://10.0.0.1:7948"

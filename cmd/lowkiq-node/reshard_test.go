@@ -23,7 +23,7 @@ type doneSite struct {
 
 func (s doneSite) drive(context.Context) { close(s.drives) }
 
-// TestTinyReshard: a reshard that ends before the command first looks at it is reported as done.
+// TestTinyReshard checks that the command reports a reshard as done if it ends before the command first looks at it.
 func TestTinyReshard(t *testing.T) {
 	t.Parallel()
 	out, err := os.Create(filepath.Join(t.TempDir(), "out"))

@@ -8,8 +8,8 @@ import (
 	"github.com/lowkiq/lowkiq/web"
 )
 
-// TestPartsOfRules: a part of a mapping is set beside the others as they were given; what nobody gave goes with what it
-// follows from, and what somebody gave stays, also if it equals that.
+// TestPartsOfRules checks that setting a part of a mapping keeps the other given parts. A part that nobody gave follows
+// its source. A given part stays, even if it equals its source.
 func TestPartsOfRules(t *testing.T) {
 	t.Parallel()
 	burst, most := []string{"burst"}, []string{"most"}

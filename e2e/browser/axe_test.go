@@ -102,7 +102,7 @@ var badPages = []struct{ rule, body string }{
 	{"scroll", `<div style="overflow:auto;width:100px"><div style="width:300px">wide</div></div>`},
 }
 
-// TestAxeObjects: axe.js finds each fault, and nothing else.
+// TestAxeObjects checks that axe.js finds each fault, and nothing else.
 func TestAxeObjects(t *testing.T) {
 	t.Parallel()
 	b := newTab(t, chromium(t), look{360, "light"})
@@ -149,7 +149,7 @@ func TestAxeObjects(t *testing.T) {
 	}
 }
 
-// TestFaultsAreSeen: what goes wrong in a page is found.
+// TestFaultsAreSeen checks that the browser tests find a fault in a page.
 func TestFaultsAreSeen(t *testing.T) {
 	t.Parallel()
 	b := newTab(t, chromium(t), look{1440, "light"})

@@ -14,7 +14,7 @@ func figure(name string) string {
 	return fmt.Sprintf(`[...document.querySelectorAll("main tbody tr")].find((r) => r.cells[0].innerText.trim().startsWith(%q))?.cells[2].innerText.trim()`, name)
 }
 
-// TestJobStaysLive: the page of a job shows what becomes of it, without being loaded again, and nothing moves while somebody
+// TestJobStaysLive checks that the page of a job shows changes without a reload, and that nothing moves while a person
 // types.
 func TestJobStaysLive(t *testing.T) {
 	t.Parallel()
@@ -47,7 +47,7 @@ func TestJobStaysLive(t *testing.T) {
 	}
 }
 
-// TestShiftTicks: shift and a click tick all boxes between two.
+// TestShiftTicks checks that a shift-click ticks all boxes between two.
 func TestShiftTicks(t *testing.T) {
 	t.Parallel()
 	browser := chromium(t)
@@ -65,8 +65,7 @@ func TestShiftTicks(t *testing.T) {
 	}
 }
 
-// TestLive: figures and the map of shards change on an open page, whatever node shows it,
-// and not by loading the page again.
+// TestLive checks that figures and the map of shards change on an open page of every node, without a reload.
 func TestLive(t *testing.T) {
 	t.Parallel()
 	browser := chromium(t)

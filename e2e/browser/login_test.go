@@ -51,8 +51,8 @@ func (b *tab) logIn(token string) {
 	eval[bool](b, fmt.Sprintf(`(document.querySelector("#token").value = %q, document.querySelector("form").requestSubmit(), true)`, token))
 }
 
-// TestLogin: a node with a token shows nothing before it was given one, then the page that was
-// asked for, and nothing again after the log-out.
+// TestLogin checks that a node with a token shows nothing before the login, the requested page after it, and nothing
+// after the logout.
 func TestLogin(t *testing.T) {
 	t.Parallel()
 	browser := chromium(t)

@@ -26,7 +26,8 @@ func (b *tab) focusMenu() {
 	eval[bool](b, `(document.querySelector("details.menu summary").focus(), true)`)
 }
 
-// TestMenu: a menu with buttons that destroy something works by keyboard, stays open while the page changes, and closes.
+// TestMenu checks that a menu with destructive buttons works by keyboard, stays open while the page changes, and
+// closes.
 func TestMenu(t *testing.T) {
 	t.Parallel()
 	browser := chromium(t)

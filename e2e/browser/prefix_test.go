@@ -48,8 +48,8 @@ func (w *world) embedded() http.Handler {
 	return handler
 }
 
-// TestBelowAPrefix: a person logs in, looks around, does something and logs out on the mux of a program, and behind a
-// proxy that strips a prefix and rewrites Host.
+// TestBelowAPrefix logs in, looks around, acts and logs out, on the mux of a program and behind a proxy that strips a
+// prefix and rewrites Host.
 func TestBelowAPrefix(t *testing.T) {
 	t.Parallel()
 	browser := chromium(t)

@@ -92,7 +92,8 @@ func get(t testing.TB, at string) (body string, took time.Duration) {
 	return string(text), time.Since(began)
 }
 
-// TestPagesOfManyQueues: pages are whole at a tenth of that size; how quick they are at all of it, the benchmark says.
+// TestPagesOfManyQueues checks that pages are complete at a tenth of that size. The benchmark measures their speed at
+// the full size.
 func TestPagesOfManyQueues(t *testing.T) {
 	t.Parallel()
 	w := newBigWorld(t, 10)

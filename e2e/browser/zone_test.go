@@ -13,8 +13,8 @@ const timesAre = `(minutes => { const all = [...document.querySelectorAll("main 
 	const want = (e) => new Date(new Date(e.dateTime).getTime() + minutes * 60000).toISOString().slice(0, 19).replace("T", " ");
 	return all.length > 0 && all.every(e => (e.title || e.textContent.trim()) === want(e)); })`
 
-// TestTimesInTheViewersZone: times are UTC until a person chooses their own zone, which the browser remembers. Live
-// parts keep to it.
+// TestTimesInTheViewersZone checks that times are in UTC until a person chooses the local zone. The browser remembers
+// the choice. Live parts follow it.
 func TestTimesInTheViewersZone(t *testing.T) {
 	t.Parallel()
 	browser := chromium(t)

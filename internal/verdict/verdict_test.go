@@ -131,8 +131,8 @@ func TestDecideBatch(t *testing.T) {
 	}
 }
 
-// TestFailedForGood: what people bury or delete, what has expired, and what waits for a person did not go to the morgue by a
-// failure.
+// TestFailedForGood checks which jobs did not go to the morgue by a failure: jobs that people bury or delete, expired
+// jobs, and jobs that wait for a person.
 func TestFailedForGood(t *testing.T) {
 	t.Parallel()
 	batch := &lowkiq.Batch{Flight: 3}
@@ -255,7 +255,7 @@ func TestAnswersAreTheNodes(t *testing.T) {
 	}
 }
 
-// TestExpiredPlaces: which payloads of a job have expired.
+// TestExpiredPlaces checks which payloads of a job have expired.
 func TestExpiredPlaces(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1_700_000_000, 0)

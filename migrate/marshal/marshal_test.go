@@ -338,7 +338,7 @@ func longString(n int) []byte {
 	return append([]byte{3, byte(n), byte(n >> 8), byte(n >> 16)}, strings.Repeat("x", n)...)
 }
 
-// FuzzJSON: whatever the bytes are, they are refused or give JSON of a limited length.
+// FuzzJSON checks that all bytes are refused or give JSON of a limited length.
 func FuzzJSON(f *testing.F) {
 	for _, s := range samples(f) {
 		if len(s.Data) < 2000 {

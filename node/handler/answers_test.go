@@ -43,7 +43,7 @@ func twoJobs() *lowkiq.Batch {
 	return b
 }
 
-// TestAnswers: an answer of a child or an endpoint counts like that of a Go handler, or not at all.
+// TestAnswers checks that an answer of a child or an endpoint counts like the result of a Go handler, or not at all.
 func TestAnswers(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -87,7 +87,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// TestAnswersUpToTheLimit: an answer has room for the longest result and state of each job in base64, and
+// TestAnswersUpToTheLimit checks that an answer has room for the longest result and state of each job in base64, and
 // for as much again. A longer answer is not read to its end.
 func TestAnswersUpToTheLimit(t *testing.T) {
 	t.Parallel()
@@ -121,7 +121,7 @@ func TestAnswersUpToTheLimit(t *testing.T) {
 	}
 }
 
-// TestAnswersWithoutEnd: a child or an endpoint whose answer has no end is left at the limit.
+// TestAnswersWithoutEnd checks that the reader of an endless answer stops at the limit.
 func TestAnswersWithoutEnd(t *testing.T) {
 	t.Parallel()
 	ended := make(chan struct{}, 1)
@@ -180,7 +180,7 @@ func statefulEndpoint(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(map[string]any{"ok": true, "answers": said})
 }
 
-// TestAnswersKeepAState: a state goes from one job of an id to the next, until it is deleted.
+// TestAnswersKeepAState checks that a state goes from one job of an id to the next, until it is deleted.
 func TestAnswersKeepAState(t *testing.T) {
 	t.Parallel()
 	for kind, h := range map[string]lowkiq.Handler{
@@ -220,8 +220,8 @@ func TestAnswersKeepAState(t *testing.T) {
 	}
 }
 
-// TestAnswersRefusedReplaceTheChild: an answer that is refused is an error of the batch, which says why. A child is
-// replaced then, as after any other text that is no answer.
+// TestAnswersRefusedReplaceTheChild checks that a refused answer is an error of the batch, which says why. The node
+// then replaces the child, as after any other invalid text.
 func TestAnswersRefusedReplaceTheChild(t *testing.T) {
 	t.Parallel()
 	e := running(t, ExecConfig{Argv: loop(`n=$((n+1)); echo "{\"ok\":true,\"answers\":{\"a\":{\"result\":$n,\"then\":7}}}"`)})

@@ -320,8 +320,8 @@ func TestExecPostponesWhileItCannotStart(t *testing.T) {
 	}
 }
 
-// TestExecPostponesWhatNoChildIsGiven: children that end at once, or after they have closed their
-// stdin, have failed no batch if they have read none of its bytes.
+// TestExecPostponesWhatNoChildIsGiven checks that a child that has read no bytes of a batch has failed no batch. Such
+// children end at once, or after they have closed their stdin.
 func TestExecPostponesWhatNoChildIsGiven(t *testing.T) {
 	t.Parallel()
 	for _, script := range []string{`exit 4`, `exec <&-; sleep 0.2; exit 4`} {
@@ -391,7 +391,7 @@ func BenchmarkExec(b *testing.B) {
 	}
 }
 
-// TestExecChildren: Children returns how many children run, and how many have a batch.
+// TestExecChildren checks that Children returns how many children run, and how many have a batch.
 func TestExecChildren(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

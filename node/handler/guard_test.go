@@ -93,8 +93,8 @@ func nodeToKill() {
 	panic(e.Handle(context.Background(), batch()))
 }
 
-// TestNodeKilled: no exec child outlives its node, and no process that a child has started (I1). How
-// soon they are gone depends on the machine.
+// TestNodeKilled checks that no exec child outlives its node, and no process that a child has started (I1). The machine
+// decides how soon they are gone.
 func TestNodeKilled(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -143,8 +143,8 @@ func TestNodeKilled(t *testing.T) {
 	})
 }
 
-// TestNodeFrozen: a node that is stopped for longer than its lease cannot kill anything. Its guards
-// kill the children when its grant is over (I1). They do not while it grants, or if it never has.
+// TestNodeFrozen stops a node for longer than its lease. It cannot kill anything. Its guards kill the children when its
+// grant is over (I1). They do not while it grants, or if it never has.
 func TestNodeFrozen(t *testing.T) {
 	tier.Usual(t)
 	t.Parallel()

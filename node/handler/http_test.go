@@ -170,7 +170,8 @@ type responses func(*http.Request) *http.Response
 
 func (f responses) RoundTrip(r *http.Request) (*http.Response, error) { return f(r), nil }
 
-// TestHTTPBusyPauses: an endpoint that answers 503 without Retry-After is asked after 1, 1, 2, 4 … 30 s, until it answers something else.
+// TestHTTPBusyPauses checks that an endpoint that answers 503 without Retry-After is asked after 1, 1, 2, 4 … 30 s,
+// until it answers something else.
 func TestHTTPBusyPauses(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -480,8 +481,8 @@ func TestHTTPReadyWithAStrangeClient(t *testing.T) {
 	}
 }
 
-// TestHTTPProbesWithItsOwnClient: a handler whose configuration has no client connects to its endpoint to
-// find out whether it is back.
+// TestHTTPProbesWithItsOwnClient checks that a handler without a client in its configuration probes its endpoint with a
+// connection of its own.
 func TestHTTPProbesWithItsOwnClient(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.NotFoundHandler())
@@ -498,8 +499,8 @@ func TestHTTPProbesWithItsOwnClient(t *testing.T) {
 	}
 }
 
-// TestHTTPProbesShakeHands: an https endpoint is out of reach until it shakes hands, for probes as for batches, though it accepts
-// connections.
+// TestHTTPProbesShakeHands checks that an https endpoint is out of reach until it shakes hands, for probes and for
+// batches, though it accepts connections.
 func TestHTTPProbesShakeHands(t *testing.T) {
 	t.Parallel()
 	silent := raw(t, func(conn net.Conn) { io.Copy(io.Discard, conn) }) //nolint:errcheck // until the probe gives up
@@ -541,7 +542,7 @@ func TestHTTPProbesShakeHands(t *testing.T) {
 	}
 }
 
-// TestOutagePauses: in an outage a batch is tried again after 1, 1, 2, 4 … 30 s. The next outage begins
+// TestOutagePauses checks that a batch is tried again after 1, 1, 2, 4 … 30 s of an outage. The next outage begins
 // anew.
 func TestOutagePauses(t *testing.T) {
 	t.Parallel()
@@ -572,7 +573,7 @@ func TestOutageWarnings(t *testing.T) {
 	}
 }
 
-// TestHTTPUnreachable: an endpoint that cannot be reached has no batch, so no retry is counted.
+// TestHTTPUnreachable checks that an endpoint that cannot be reached has no batch, so no retry is counted.
 func TestHTTPUnreachable(t *testing.T) {
 	t.Parallel()
 	for url, shown := range map[string]string{

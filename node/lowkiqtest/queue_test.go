@@ -409,7 +409,8 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// TestExpiredParts: what has expired of a job ends, is told of and costs no retry; the rest runs, in order.
+// TestExpiredParts checks that the expired payloads of a job end, are reported and cost no retry. The others run, in
+// order.
 func TestExpiredParts(t *testing.T) {
 	for _, to := range []rules.ExpireTo{rules.ExpireMorgue, rules.ExpireDrop} {
 		var buried []string
@@ -443,7 +444,7 @@ func TestExpiredParts(t *testing.T) {
 	}
 }
 
-// TestHolds: of holds of the same ids the last one counts; a mistake ends the test.
+// TestHolds checks that the last of several holds of the same ids counts. A mistake ends the test.
 func TestHolds(t *testing.T) {
 	q := lowkiqtest.New(t, node.QueueConfig{Rules: rules.Rules{BatchSize: 2}})
 	q.Hold(rules.Hold{ID: "a"})
@@ -473,8 +474,8 @@ func TestHolds(t *testing.T) {
 	}
 }
 
-// TestExpiredWhilePutOff: a payload waits since its push, whoever puts it off: its handler, a stop of its group, a hold. After a failure it
-// waits anew.
+// TestExpiredWhilePutOff checks that a payload waits since its push when its handler, a stop of its group or a hold
+// puts it off. After a failure it waits anew.
 func TestExpiredWhilePutOff(t *testing.T) {
 	for name, putOff := range map[string]func(q *lowkiqtest.Queue, n int) error{
 		"postponed": func(*lowkiqtest.Queue, int) error { return lowkiq.Postpone{After: time.Second} },
@@ -511,7 +512,7 @@ func TestExpiredWhilePutOff(t *testing.T) {
 	}
 }
 
-// TestExpiresInAStoppedGroup: what has expired ends although its group is stopped, as on a node.
+// TestExpiresInAStoppedGroup checks that expired payloads end although their group is stopped, as on a node.
 func TestExpiresInAStoppedGroup(t *testing.T) {
 	q := lowkiqtest.New(t, node.QueueConfig{Rules: rules.Rules{Groups: rules.Groups{By: ":"}, Expire: rules.Expire{After: 3 * time.Second}}})
 	push(t, q, "a:1", "1")
@@ -524,7 +525,7 @@ func TestExpiresInAStoppedGroup(t *testing.T) {
 	}
 }
 
-// TestCrashesInAStoppedGroup: an id keeps its crashes while its group is stopped, and others go on.
+// TestCrashesInAStoppedGroup checks that an id keeps its crashes while its group is stopped, and others go on.
 func TestCrashesInAStoppedGroup(t *testing.T) {
 	q := lowkiqtest.New(t, node.QueueConfig{Rules: rules.Rules{BatchSize: 2, MaxCrashes: 2, Groups: rules.Groups{By: ":"}}})
 	push(t, q, "b:1", "1")
@@ -550,7 +551,7 @@ func TestCrashesInAStoppedGroup(t *testing.T) {
 	}
 }
 
-// TestHookOfACodec: hooks get payloads as handlers do.
+// TestHookOfACodec checks that hooks get decoded payloads, like handlers.
 func TestHookOfACodec(t *testing.T) {
 	flip := func(data []byte) ([]byte, error) {
 		flipped := slices.Clone(data)

@@ -87,7 +87,7 @@ func unknownMaster(t *testing.T, s *redistest.Sentinel) {
 	}
 }
 
-// TestInfoOfSentinel: Info names the sentinels' address, because go-redis does not know the address of the
+// TestInfoOfSentinel checks that Info names the sentinels' address, because go-redis does not know the address of the
 // master.
 func TestInfoOfSentinel(t *testing.T) {
 	t.Parallel()

@@ -80,8 +80,8 @@ func TestACL(t *testing.T) {
 	runCases(t, &backend{url: setUser(t, redistest.Start(t), "lowkiq", append(rule, ofTests()...)...), second: true, shared: true}, eachScript())
 }
 
-// TestCheckNamesMissingPermissions: the check at the start passes with the whole rule, and names each
-// permission that is missing.
+// TestCheckNamesMissingPermissions checks that the check at the start passes with the whole rule, and names each
+// missing permission.
 func TestCheckNamesMissingPermissions(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -118,7 +118,7 @@ func TestCheckNamesMissingPermissions(t *testing.T) {
 	}
 }
 
-// TestACLRuleMatchesTheSources: the rule has the commands that the sources use, and no others.
+// TestACLRuleMatchesTheSources checks that the rule has the commands that the sources use, and no others.
 func TestACLRuleMatchesTheSources(t *testing.T) {
 	t.Parallel()
 	var granted []string
@@ -189,7 +189,7 @@ func sources(t *testing.T, patterns ...string) (texts []string) {
 	return texts
 }
 
-// TestACLOfProducers: a producer may push, and nothing else.
+// TestACLOfProducers checks that a producer may push, and nothing else.
 func TestACLOfProducers(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

@@ -43,7 +43,7 @@ func TestAuditOfEmbedded(t *testing.T) {
 	runCases(t, &backend{url: redistest.StartMini(t).URL(), mini: true}, audits())
 }
 
-// TestAuditUnderACL: the rule of docs/security.md permits an audit and a repair.
+// TestAuditUnderACL checks that the rule of docs/security.md permits an audit and a repair.
 func TestAuditUnderACL(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -63,8 +63,8 @@ func TestAuditUnderACL(t *testing.T) {
 	}
 }
 
-// TestAuditReadsTheRegistryOnce: an audit reads the registry once, however many queues there are, because
-// its text grows with them.
+// TestAuditReadsTheRegistryOnce checks that an audit reads the registry once for any number of queues, because its text
+// grows with them.
 func TestAuditReadsTheRegistryOnce(t *testing.T) {
 	t.Parallel()
 	b := &backend{url: redistest.Start(t).URL()}

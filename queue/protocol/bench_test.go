@@ -37,7 +37,7 @@ func perSecond(b *testing.B, what string) {
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), what+"/s")
 }
 
-// BenchmarkPushBulk: an op is a job, 10,000 of them in one call.
+// BenchmarkPushBulk measures a push of 10,000 jobs in one call. An op is a job.
 func BenchmarkPushBulk(b *testing.B) {
 	for name, options := range map[string][]func(*lowkiq.Push){
 		"plain": nil, "scored": {score(1)}, "timed": {in(-time.Hour)},
@@ -58,7 +58,7 @@ func BenchmarkPushBulk(b *testing.B) {
 	}
 }
 
-// BenchmarkPushSingle50: an op is a job, pushed alone by one of 50 goroutines.
+// BenchmarkPushSingle50 measures pushes of single jobs by 50 goroutines. An op is a job.
 func BenchmarkPushSingle50(b *testing.B) {
 	q, _, jobs := benchQueue(b, 5, b.N)
 	b.ReportAllocs()
@@ -78,7 +78,7 @@ func BenchmarkPushSingle50(b *testing.B) {
 	perSecond(b, "jobs")
 }
 
-// BenchmarkPopAck: an op is a job, popped in flights of 100 and acked with the next pop.
+// BenchmarkPopAck measures jobs that are popped in flights of 100 and acked with the next pop. An op is a job.
 func BenchmarkPopAck(b *testing.B) {
 	for _, rest := range []bool{true, false} {
 		b.Run(fmt.Sprintf("rest=%v", rest), func(b *testing.B) {
@@ -106,8 +106,8 @@ func BenchmarkPopAck(b *testing.B) {
 	}
 }
 
-// BenchmarkPushOverTombs: an op is one push of 1,000 ids for later that were deleted while they
-// were ready, behind 200,000 ready ids.
+// BenchmarkPushOverTombs measures a push of 1,000 ids for later. The ids were deleted while they were ready, behind
+// 200,000 ready ids. An op is a push.
 func BenchmarkPushOverTombs(b *testing.B) {
 	q, _, ahead := benchQueue(b, 1, 200_000)
 	if _, err := q.Push(b.Context(), ahead...); err != nil {

@@ -394,8 +394,8 @@ func TestBurialOfRepeatedCallsIsBounded(t *testing.T) {
 	t.Log(r.costs())
 }
 
-// TestPushToAFlightIsBounded: the record of a flight may have a megabyte. A push of many payloads to its id
-// reads it once, and not once per payload.
+// TestPushToAFlightIsBounded checks that a push of many payloads to an id in flight reads the record of the flight
+// once, and not once per payload. The record may have a megabyte.
 func TestPushToAFlightIsBounded(t *testing.T) {
 	t.Parallel()
 	b := &backend{url: redistest.Start(t).URL()}
@@ -422,7 +422,7 @@ func TestPushToAFlightIsBounded(t *testing.T) {
 	}
 }
 
-// TestWorkIsCounted: the count itself must detect too much work.
+// TestWorkIsCounted checks that the count itself detects too much work.
 func TestWorkIsCounted(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, &backend{url: redistest.Start(t).URL()})
@@ -436,8 +436,8 @@ func TestWorkIsCounted(t *testing.T) {
 	}
 }
 
-// TestLargeMorgue: the morgue of an id has no limit. Payloads leave it in order, and a handler gets a piece
-// of them.
+// TestLargeMorgue drains the morgue of an id, which has no limit. Payloads leave it in order, and a handler gets a
+// piece of them.
 func TestLargeMorgue(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -480,8 +480,8 @@ func TestLargeMorgue(t *testing.T) {
 	r.costs()
 }
 
-// TestPiecesKeepTheOrder: a piece that failed comes back before the payloads that waited behind it and
-// those that were pushed meanwhile.
+// TestPiecesKeepTheOrder checks that a failed piece comes back before the payloads that waited behind it and those that
+// were pushed meanwhile.
 func TestPiecesKeepTheOrder(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, &backend{url: redistest.Start(t).URL()})
@@ -504,9 +504,8 @@ func TestPiecesKeepTheOrder(t *testing.T) {
 	eq(t, "the rest begins", string(rest.Payloads[0].Data), string(first.Payloads[1999].Data))
 }
 
-// TestAcksInAnyOrderAreBounded: acks may come in any order and number. A script finds named ids by one walk
-// through the flights, not by one walk for each id. Acks in the order of their flight are at its head, and
-// need no search.
+// TestAcksInAnyOrderAreBounded sends acks in any order and number. A script finds named ids by one walk through the
+// flights, not by one walk for each id. Acks in the order of their flight are at its head, and need no search.
 func TestAcksInAnyOrderAreBounded(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

@@ -320,7 +320,7 @@ func testCallByMiddlewares(t *testing.T, b *backend) {
 	}
 }
 
-// TestCallsBearBrokenConnections: calls get their replies, whichever connection breaks while they wait.
+// TestCallsBearBrokenConnections checks that calls get their replies if any connection breaks while they wait.
 func TestCallsBearBrokenConnections(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -372,7 +372,7 @@ func TestCallsBearBrokenConnections(t *testing.T) {
 	t.Logf("%d calls have ended, of %d the push failed", ended, unknown)
 }
 
-// TestCallsOverARestart: Redis dies while calls wait, and comes back with its file.
+// TestCallsOverARestart kills Redis while calls wait. It comes back with its file.
 func TestCallsOverARestart(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t, redistest.Durable...)
@@ -398,8 +398,8 @@ func TestCallsOverARestart(t *testing.T) {
 	}
 }
 
-// TestCallsWithoutMessages: a client that may not subscribe looks for its replies, and a client that may
-// not look gets messages.
+// TestCallsWithoutMessages checks that a client that may not subscribe looks for its replies, and that a client that
+// may not look gets messages.
 func TestCallsWithoutMessages(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

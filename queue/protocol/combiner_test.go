@@ -16,8 +16,8 @@ type gatherer struct {
 	done chan struct{}
 }
 
-// TestCombiner: whatever callers do at once, each part is in one request, or was withdrawn and is in none.
-// At most two requests are under way, each with as many parts as fit. At the end none is under way.
+// TestCombiner checks that each part of concurrent callers is in one request, or was withdrawn and is in none. At most
+// two requests are under way, each with as many parts as fit. At the end none is under way.
 func TestCombiner(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -163,7 +163,7 @@ func number(p lowkiq.Payload) int {
 	return n
 }
 
-// TestSlotMove: a slot moves to another master while jobs flow through it, as the user of docs/security.md.
+// TestSlotMove moves a slot to another master while jobs flow through it, as the user of docs/security.md.
 func TestSlotMove(t *testing.T) {
 	tier.All(t)
 	t.Parallel()

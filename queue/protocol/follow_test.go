@@ -889,7 +889,7 @@ func TestRulings(t *testing.T) {
 	}
 }
 
-// TestFrozenJobs: of the jobs that wait for a flip, none comes behind a refused payload of its id.
+// TestFrozenJobs checks that no job that waits for a flip is behind a refused payload of its id.
 func TestFrozenJobs(t *testing.T) {
 	t.Parallel()
 	moving := fmt.Errorf("%w", ErrMoving)

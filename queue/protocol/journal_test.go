@@ -341,7 +341,7 @@ func testJournalOfQueue(t *testing.T, b *backend) {
 	}
 }
 
-// TestSuccessIsNotJournaled: a drain of successes writes nothing into the journal unless the rule says so.
+// TestSuccessIsNotJournaled checks that a drain of successes writes nothing into the journal unless the rule says so.
 func TestSuccessIsNotJournaled(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, &backend{url: redistest.Start(t).URL()})

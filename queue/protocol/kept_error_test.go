@@ -12,8 +12,8 @@ import (
 	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 )
 
-// TestErrorStaysUntilSuccess: people look for the text of the last error. It stays with a job until an
-// attempt succeeds, wherever the job waits meanwhile.
+// TestErrorStaysUntilSuccess checks that the last error stays with a job until an attempt succeeds, wherever the job
+// waits meanwhile. People look for its text.
 func TestErrorStaysUntilSuccess(t *testing.T) {
 	t.Parallel()
 	b := &backend{url: redistest.Start(t).URL()}

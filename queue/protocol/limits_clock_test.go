@@ -10,8 +10,8 @@ import (
 	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 )
 
-// TestLimitsWhenTheClockIsSetBack: limits have granted by a clock that was ahead. This keeps no id waiting
-// until that time comes again.
+// TestLimitsWhenTheClockIsSetBack sets the clock back after limits have granted calls by a clock that was ahead. This
+// keeps no id waiting until that time comes again.
 func TestLimitsWhenTheClockIsSetBack(t *testing.T) {
 	t.Parallel()
 	server, clock := redistest.StartClocked(t)

@@ -288,7 +288,7 @@ func testPermitsOfACrowd(t *testing.T, b *backend) {
 	r.permitsAddUp()
 }
 
-// TestPermitsCostTheSame: the cost of a request in Redis does not grow with the instances that hold permits
+// TestPermitsCostTheSame checks that the cost of a request in Redis does not grow with the instances that hold permits
 // or wait for one.
 func TestPermitsCostTheSame(t *testing.T) {
 	tier.All(t)

@@ -13,7 +13,7 @@ import (
 	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 )
 
-// TestWrongRedisIsNamed: the error for a Redis that cannot be used says what would be right.
+// TestWrongRedisIsNamed checks that the error for a Redis that cannot be used says what would be right.
 func TestWrongRedisIsNamed(t *testing.T) {
 	t.Parallel()
 	master := redistest.Start(t)

@@ -58,7 +58,7 @@ func testJobs(t *testing.T, b *backend) {
 	}
 }
 
-// TestJobsAreReadTogether: a thousand ids take one script per shard as long as their records are small.
+// TestJobsAreReadTogether checks that a thousand ids take one script per shard as long as their records are small.
 func TestJobsAreReadTogether(t *testing.T) {
 	t.Parallel()
 	c := (&backend{url: redistest.Start(t).URL()}).open(t)

@@ -28,7 +28,7 @@ func (r *rig) fill() (empty func()) {
 	return func() { r.noErr(r.c.DB().ForTests().ConfigSet(r.ctx, "maxmemory", "0").Err()) }
 }
 
-// TestOutOfMemory: a full Redis refuses pushes, and workers can drain it. Redis refuses only the first
+// TestOutOfMemory checks that a full Redis refuses pushes, and that workers can drain it. Redis refuses only the first
 // write of a script, so each script of a worker begins with a write that needs no memory.
 func TestOutOfMemory(t *testing.T) {
 	t.Parallel()

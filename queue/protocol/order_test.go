@@ -10,9 +10,8 @@ import (
 	"github.com/lowkiq/lowkiq/internal/testing/tier"
 )
 
-// TestBulkOrderWhileScriptsAreForgotten: the scripts of a push to one shard take effect in push order, or
-// not at all, while Redis forgets scripts and other clients load them again in the midst of the pipeline
-// (I3).
+// TestBulkOrderWhileScriptsAreForgotten checks that the scripts of a push to one shard take effect in push order, or
+// not at all. Meanwhile Redis forgets scripts, and other clients load them again in the midst of the pipeline (I3).
 func TestBulkOrderWhileScriptsAreForgotten(t *testing.T) {
 	tier.All(t)
 	t.Parallel()

@@ -66,8 +66,8 @@ func failAll(b *testing.B, claim *Claim) {
 	}
 }
 
-// BenchmarkPage: an op is a page of 100 of a queue of 1,000,000 jobs: the first, or the one
-// after nine others.
+// BenchmarkPage reads a page of 100 of a queue of 1,000,000 jobs, either the first page or the page after nine others.
+// An op is a page.
 func BenchmarkPage(b *testing.B) {
 	q := million(b)
 	for _, query := range []browse.Query{

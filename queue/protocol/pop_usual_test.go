@@ -15,8 +15,8 @@ import (
 	"github.com/lowkiq/lowkiq/internal/testing/tier"
 )
 
-// TestUsualPop: lua/pop.lua has a short way for the common records of a drain. It answers and leaves the
-// same in Redis as the rest of the script, whatever stands between these records.
+// TestUsualPop compares the short way of lua/pop.lua, for the common records of a drain, with the rest of the script.
+// Both answer and leave the same in Redis, whatever stands between these records.
 func TestUsualPop(t *testing.T) {
 	t.Parallel()
 	b := &backend{url: redistest.Start(t).URL()}

@@ -13,10 +13,9 @@ import (
 	"github.com/lowkiq/lowkiq/internal/testing/tier"
 )
 
-// TestPromotion: a master of a Redis Cluster is gone for good. Soon after its replica is promoted, pushes
-// are stored: those of a producer that pushes all the time, and those of a producer that was quiet and has
-// connections to the dead master. It would take half a minute if clients waited until go-redis looks for
-// masters by itself.
+// TestPromotion takes a master of a Redis Cluster away for good. Soon after the promotion of its replica, pushes of two
+// producers are stored. One pushes all the time. The other was quiet and has connections to the dead master. It would
+// take half a minute if clients waited until go-redis looks for masters by itself.
 func TestPromotion(t *testing.T) {
 	tier.Usual(t)
 	t.Parallel()

@@ -13,9 +13,9 @@ import (
 	. "github.com/lowkiq/lowkiq/queue/protocol"
 )
 
-// TestPushesAreCountedByDay: the figures of the day have all payloads that pushes have stored or merged, in bulk, in
-// part, one by one and as deliveries, once the client is closed. Refused payloads are not counted, and a
-// delivery counts once.
+// TestPushesAreCountedByDay checks that the figures of the day have all payloads that pushes have stored or merged,
+// once the client is closed. The pushes are in bulk, in part, single and deliveries. Refused payloads are not counted,
+// and a delivery counts once.
 func TestPushesAreCountedByDay(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

@@ -15,8 +15,8 @@ import (
 	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 )
 
-// TestPushEndsWithItsContext: Redis hangs. A push returns when its context ends, and its error says that
-// the outcome is unknown.
+// TestPushEndsWithItsContext freezes Redis. A push returns when its context ends, and its error says that the outcome
+// is unknown.
 func TestPushEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

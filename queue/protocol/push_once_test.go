@@ -112,7 +112,7 @@ func testDeliverDeleted(t *testing.T, b *backend) {
 	r.noErr(err)
 }
 
-// TestDeliverIsEncoded: deliveries go through middlewares and the codec.
+// TestDeliverIsEncoded checks that deliveries go through middlewares and the codec.
 func TestDeliverIsEncoded(t *testing.T) {
 	t.Parallel()
 	b := &backend{url: redistest.Start(t).URL()}

@@ -17,8 +17,8 @@ import (
 	"github.com/lowkiq/lowkiq/internal/testing/tier"
 )
 
-// TestPushToManyIsBounded: the cost of a push depends on the waiting payloads. 1,000 small payloads may
-// move 32,000 others to the spill, or read 16 MiB. One script does a part of this.
+// TestPushToManyIsBounded checks that one script does only a part of an expensive push. The cost of a push depends on
+// the waiting payloads. 1,000 small payloads may move 32,000 others to the spill, or read 16 MiB.
 func TestPushToManyIsBounded(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -64,8 +64,8 @@ func TestPushToManyIsBounded(t *testing.T) {
 	}
 }
 
-// TestPushOfAFewThatCoalesceIsBounded: a few pushes that replace many payloads are as much work. One script
-// does a part of it as well.
+// TestPushOfAFewThatCoalesceIsBounded checks that one script does only a part of a few pushes that replace many
+// payloads, which are as much work.
 func TestPushOfAFewThatCoalesceIsBounded(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, &backend{url: redistest.Start(t).URL()})
@@ -84,8 +84,8 @@ func TestPushOfAFewThatCoalesceIsBounded(t *testing.T) {
 	}
 }
 
-// TestPushInPartsKeepsOrder: a script did a part of a chunk, and the next script is lost. Then no later
-// payload of the chunk is stored before the lost payloads (I3).
+// TestPushInPartsKeepsOrder loses a script after another script did a part of a chunk. Then no later payload of the
+// chunk is stored before the lost payloads (I3).
 func TestPushInPartsKeepsOrder(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -135,7 +135,7 @@ func TestPushInPartsKeepsOrder(t *testing.T) {
 	}
 }
 
-// TestPushInPartsWithholdsFullIDs: an id that is full in one part counts as full in the next part, although
+// TestPushInPartsWithholdsFullIDs checks that an id that is full in one part counts as full in the next part, although
 // a worker may have made room meanwhile.
 func TestPushInPartsWithholdsFullIDs(t *testing.T) {
 	t.Parallel()

@@ -22,8 +22,8 @@ func upper(name string) Codec {
 	return Codec{Name: name, Encode: func(p []byte) ([]byte, error) { return bytes.ToUpper(p), nil }, Decode: func(p []byte) ([]byte, error) { return bytes.ToLower(p), nil }}
 }
 
-// TestCodecHoldsForWhoeverPushes: a client without the queue's codec, or with another codec, stores
-// nothing, and its error says what to do.
+// TestCodecHoldsForWhoeverPushes checks that a client without the queue's codec, or with another codec, stores nothing.
+// Its error says what to do.
 func TestCodecHoldsForWhoeverPushes(t *testing.T) {
 	t.Parallel()
 	b := &backend{url: redistest.Start(t).URL()}
@@ -82,7 +82,7 @@ func TestCodecHoldsForWhoeverPushes(t *testing.T) {
 	eq(t, "stored", string(r.find("a", browse.StateReady).Payloads[0].Data), "AB")
 }
 
-// TestRulesArePublished: a queue without a codec gets the codec of the node that handles it. Programs that
+// TestRulesArePublished checks that a queue without a codec gets the codec of the node that handles it. Programs that
 // push to the queue already learn of the codec and of limits.
 func TestRulesArePublished(t *testing.T) {
 	t.Parallel()
@@ -144,8 +144,8 @@ func TestRulesArePublished(t *testing.T) {
 	}
 }
 
-// TestRegistryHoldsBesideDamagedRules: a program that pushes follows the registry even if the rules set at run
-// time cannot be read.
+// TestRegistryHoldsBesideDamagedRules checks that a program that pushes follows the registry even if the rules set at
+// run time cannot be read.
 func TestRegistryHoldsBesideDamagedRules(t *testing.T) {
 	t.Parallel()
 	b := &backend{url: redistest.Start(t).URL()}
@@ -174,7 +174,7 @@ func TestRegistryHoldsBesideDamagedRules(t *testing.T) {
 	}
 }
 
-// TestRulesBeforeTheFirstPush: a program that pushes once follows limits set at run time as well. It reads
+// TestRulesBeforeTheFirstPush checks that a program that pushes once follows limits set at run time as well. It reads
 // them before its first push.
 func TestRulesBeforeTheFirstPush(t *testing.T) {
 	t.Parallel()
@@ -208,7 +208,7 @@ func TestRulesBeforeTheFirstPush(t *testing.T) {
 	}
 }
 
-// TestNeedsWaitForLiveProcesses: nothing is written that a live process cannot read. An entry gets no need
+// TestNeedsWaitForLiveProcesses checks that nothing is written that a live process cannot read. An entry gets no need
 // while a lease does not list it.
 func TestNeedsWaitForLiveProcesses(t *testing.T) {
 	t.Parallel()

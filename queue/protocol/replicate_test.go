@@ -30,7 +30,7 @@ func newReplicaRig(t *testing.T) (r *rig, replica *redis.Client, servers []*redi
 	return r, replica, servers
 }
 
-// TestClaimWaitsForReplica: a claim is on a replica when it is answered. If no replica answers, the claim
+// TestClaimWaitsForReplica checks that a claim is on a replica when it is answered. If no replica answers, the claim
 // says so.
 func TestClaimWaitsForReplica(t *testing.T) {
 	tier.All(t)
@@ -50,7 +50,7 @@ func TestClaimWaitsForReplica(t *testing.T) {
 	}
 }
 
-// TestClaimWithoutReplicas: without replicas a claim does not wait, and asks Redis about them once.
+// TestClaimWithoutReplicas checks that without replicas a claim does not wait, and asks Redis about them once.
 func TestClaimWithoutReplicas(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -65,7 +65,7 @@ func TestClaimWithoutReplicas(t *testing.T) {
 	}
 }
 
-// TestImportWaitsForReplica: an import is on a replica when it is answered. A silent replica is not waited
+// TestImportWaitsForReplica checks that an import is on a replica when it is answered. A silent replica is not waited
 // for long.
 func TestImportWaitsForReplica(t *testing.T) {
 	tier.All(t)
@@ -87,7 +87,8 @@ func TestImportWaitsForReplica(t *testing.T) {
 	}
 }
 
-// TestSwapWaitsForReplica: a changed entry of a queue, such as the flip of a reshard, is on a replica when Swap returns.
+// TestSwapWaitsForReplica checks that a changed entry of a queue, such as the flip of a reshard, is on a replica when
+// Swap returns.
 func TestSwapWaitsForReplica(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -111,8 +112,8 @@ func TestSwapWaitsForReplica(t *testing.T) {
 	}
 }
 
-// TestFollowUpWaitsForReplica: a follow-up is on a replica before it counts as delivered. Until then it stays with its source,
-// and is delivered again, once.
+// TestFollowUpWaitsForReplica checks that a follow-up is on a replica before it counts as delivered. Until then it
+// stays with its source, and is delivered again, once.
 func TestFollowUpWaitsForReplica(t *testing.T) {
 	tier.All(t)
 	t.Parallel()

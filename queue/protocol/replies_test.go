@@ -182,8 +182,7 @@ func TestRepliesAreDelivered(t *testing.T) {
 	})
 }
 
-// TestSilentRepliesAreTested: a silent connection is tested with a ping, and replaced if it does not
-// answer.
+// TestSilentRepliesAreTested checks that a silent connection is tested with a ping, and replaced if it does not answer.
 func TestSilentRepliesAreTested(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -204,7 +203,7 @@ func TestSilentRepliesAreTested(t *testing.T) {
 	})
 }
 
-// TestRepliesListenWhileThereAreCalls: a client listens for a minute after its last call, and again for the
+// TestRepliesListenWhileThereAreCalls checks that a client listens for a minute after its last call, and again for the
 // next call.
 func TestRepliesListenWhileThereAreCalls(t *testing.T) {
 	t.Parallel()
@@ -247,7 +246,7 @@ func TestRepliesListenWhileThereAreCalls(t *testing.T) {
 	})
 }
 
-// TestRepliesWithoutSubscription: Redis does not confirm the subscription. A call waits a moment for it, and
+// TestRepliesWithoutSubscription runs a Redis that does not confirm the subscription. A call waits a moment for it, and
 // then looks for its reply.
 func TestRepliesWithoutSubscription(t *testing.T) {
 	t.Parallel()
@@ -269,7 +268,7 @@ func TestRepliesWithoutSubscription(t *testing.T) {
 	})
 }
 
-// TestClosedReplies: Close ends all waiting calls and goroutines. Later calls end at once.
+// TestClosedReplies checks that Close ends all waiting calls and goroutines. Later calls end at once.
 func TestClosedReplies(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -292,7 +291,7 @@ func TestClosedReplies(t *testing.T) {
 	})
 }
 
-// TestRepliesThatMayNotBeRead: an error of the look ends the wait, unless it may succeed later.
+// TestRepliesThatMayNotBeRead checks that an error of the look ends the wait, unless it may succeed later.
 func TestRepliesThatMayNotBeRead(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -25,8 +25,8 @@ func usedCPU(b *testing.B, db *redisdb.DB) (used time.Duration) {
 	return used
 }
 
-// BenchmarkSearch: an op is a search through 1,000,000 jobs of 100 bytes, of which each ten thousandth has
-// a tag. It reports the share of the time for which Redis works, and the time for a job.
+// BenchmarkSearch searches 1,000,000 jobs of 100 bytes. Each ten thousandth has a tag. An op is a search. The benchmark
+// reports the share of the time for which Redis works, and the time for a job.
 func BenchmarkSearch(b *testing.B) {
 	q, _, _ := benchQueue(b, 16, 0)
 	for from := 0; from < 1_000_000; from += 10_000 {

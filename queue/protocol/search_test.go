@@ -159,8 +159,8 @@ func testSearchRefuses(t *testing.T, b *backend) {
 	}
 }
 
-// TestSearchOfACodec: the payloads of a queue with a codec are not readable in Redis. A search in them is
-// refused, instead of finding nothing.
+// TestSearchOfACodec checks that a search in the payloads of a queue with a codec is refused, instead of finding
+// nothing. They are not readable in Redis.
 func TestSearchOfACodec(t *testing.T) {
 	t.Parallel()
 	b := &backend{url: redistest.Start(t).URL()}

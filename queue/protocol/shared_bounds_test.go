@@ -58,7 +58,7 @@ func (m *many) together(ask func(i int, claim *Claim) error) {
 	all.Wait()
 }
 
-// TestSharedWorkIsBounded: a shared request for many shards has the same bound as a script for one shard,
+// TestSharedWorkIsBounded checks that a shared request for many shards has the same bound as a script for one shard,
 // because Redis serves no other client meanwhile.
 func TestSharedWorkIsBounded(t *testing.T) {
 	tier.All(t)

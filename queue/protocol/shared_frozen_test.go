@@ -16,8 +16,8 @@ import (
 	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 )
 
-// TestFrozenMasterHoldsUpNoOther: a master of a Redis Cluster is frozen. Pops and acks of the other
-// masters' shards go on, also in shared requests, and those of the frozen master when it goes on.
+// TestFrozenMasterHoldsUpNoOther freezes a master of a Redis Cluster. Pops and acks of the other masters' shards go on,
+// also in shared requests. Those of the frozen master go on after its thaw.
 func TestFrozenMasterHoldsUpNoOther(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3)
@@ -74,8 +74,8 @@ func TestFrozenMasterHoldsUpNoOther(t *testing.T) {
 	}
 }
 
-// TestHungRedisEndsSharedRequests: Redis hangs until requests time out, again and again. Each caller gets
-// an error, none waits for ever, no goroutine is left, and everything works when Redis does.
+// TestHungRedisEndsSharedRequests freezes Redis until requests time out, again and again. Each caller gets an error,
+// none waits for ever, no goroutine is left, and everything works when Redis does.
 func TestHungRedisEndsSharedRequests(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -135,8 +135,8 @@ func (m *many) impatient(b *backend, timeout time.Duration) {
 	m.c, m.q = c, q
 }
 
-// TestDeadConnectionsHoldUpNoOther: the connections of the shared requests are dead, and others are not. A
-// pop that waits for the next request is sent alone.
+// TestDeadConnectionsHoldUpNoOther breaks the connections of the shared requests, and no others. A pop that waits for
+// the next request is sent alone.
 func TestDeadConnectionsHoldUpNoOther(t *testing.T) {
 	t.Parallel()
 	m := newMany(t, (&backend{url: redistest.Start(t).URL()}).open(t), 20)

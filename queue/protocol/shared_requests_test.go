@@ -19,7 +19,7 @@ import (
 	"github.com/lowkiq/lowkiq/internal/testing/tier"
 )
 
-// TestShared: a shard that is served by the script of many shards cannot tell. The usual scripts serve the
+// TestShared checks that a shard that is served by the script of many shards cannot tell. The usual scripts serve the
 // shards that this script leaves.
 func TestShared(t *testing.T) {
 	t.Parallel()
@@ -70,7 +70,7 @@ func (m *many) popAllWell(acks map[int][]Acks) []Popped {
 	return popped
 }
 
-// TestPopsShareAScript: many shards are popped and acked together. Each gets its own jobs, in its order.
+// TestPopsShareAScript pops and acks many shards together. Each gets its own jobs, in its order.
 func TestPopsShareAScript(t *testing.T) {
 	t.Parallel()
 	m := newMany(t, (&backend{url: redistest.Start(t).URL()}).open(t), 50)
@@ -124,7 +124,7 @@ func TestPopsShareAScript(t *testing.T) {
 	}
 }
 
-// TestAcksShareAScript: acks of many shards share a script, and each shard gets its own count.
+// TestAcksShareAScript checks that acks of many shards share a script, and that each shard gets its own count.
 func TestAcksShareAScript(t *testing.T) {
 	t.Parallel()
 	m := newMany(t, (&backend{url: redistest.Start(t).URL()}).open(t), 30)
@@ -164,7 +164,7 @@ func open(jobs []lowkiq.Job, flight int64) []int64 {
 	return []int64{flight}
 }
 
-// TestPopsShareNoFault: a shard whose claim is lost, or whose keys are damaged, does not affect others.
+// TestPopsShareNoFault checks that a shard with a lost claim, or with damaged keys, does not affect others.
 func TestPopsShareNoFault(t *testing.T) {
 	t.Parallel()
 	m := newMany(t, (&backend{url: redistest.Start(t).URL()}).open(t), 8)
@@ -193,8 +193,8 @@ func TestPopsShareNoFault(t *testing.T) {
 	}
 }
 
-// TestSharedPopsAreBounded: many shards with many jobs share a request, and the cost of the script stays
-// bounded.
+// TestSharedPopsAreBounded checks that the cost of a script stays bounded when many shards with many jobs share a
+// request.
 func TestSharedPopsAreBounded(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ jobs, bytes int }{{2000, 1}, {400, 15000}} {
@@ -216,8 +216,8 @@ func TestSharedPopsAreBounded(t *testing.T) {
 	}
 }
 
-// TestSharedPopPassesOverNothing: tombstones at the head of a ready list hide no job behind them, because
-// no push would wake the owner for that job.
+// TestSharedPopPassesOverNothing checks that tombstones at the head of a ready list hide no job behind them. No push
+// would wake the owner for that job.
 func TestSharedPopPassesOverNothing(t *testing.T) {
 	t.Parallel()
 	c := (&backend{url: redistest.Start(t).URL()}).open(t)
@@ -233,7 +233,7 @@ func TestSharedPopPassesOverNothing(t *testing.T) {
 	eq(t, "popped, and left", fmt.Sprint(len(p.Jobs), p.Ready), "100 0")
 }
 
-// TestInstancesShareNoScript: requests of two instances of one client share no script, and both are
+// TestInstancesShareNoScript checks that requests of two instances of one client share no script, and that both are
 // answered.
 func TestInstancesShareNoScript(t *testing.T) {
 	t.Parallel()
@@ -251,7 +251,7 @@ func TestInstancesShareNoScript(t *testing.T) {
 	eq(t, "popped", n, 2)
 }
 
-// TestPopThatWaitsIsWithdrawn: a waiting pop whose caller gives up pops nothing.
+// TestPopThatWaitsIsWithdrawn checks that a waiting pop whose caller gives up pops nothing.
 func TestPopThatWaitsIsWithdrawn(t *testing.T) {
 	t.Parallel()
 	m := newMany(t, (&backend{url: redistest.Start(t).URL()}).open(t), 2)
@@ -276,8 +276,8 @@ func TestPopThatWaitsIsWithdrawn(t *testing.T) {
 	eq(t, "then", fmt.Sprint(p.Flight, " ", show(p.Jobs...)), "1 a[1]")
 }
 
-// TestLostSharedPop: the request of many shards, or its answer, is lost. Each shard asks again, and no job
-// is lost or repeated.
+// TestLostSharedPop loses the request of many shards, or its answer. Each shard asks again, and no job is lost or
+// repeated.
 func TestLostSharedPop(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

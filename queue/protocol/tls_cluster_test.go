@@ -90,7 +90,7 @@ func tryTLS(t *testing.T, cases []tlsCase) {
 	}
 }
 
-// TestClusterTLS: each server of a Redis Cluster is verified by the address that the cluster announces.
+// TestClusterTLS checks that each server of a Redis Cluster is verified by the address that the cluster announces.
 func TestClusterTLS(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -107,7 +107,7 @@ func TestClusterTLS(t *testing.T) {
 	})
 }
 
-// TestClusterTLSByName: with names in certificates a cluster has to announce names.
+// TestClusterTLSByName checks that with names in certificates a cluster has to announce names.
 func TestClusterTLSByName(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -137,8 +137,8 @@ func versionOf(t *testing.T, server *redistest.Server) string {
 	return found.Fields["redis_version"]
 }
 
-// TestSentinelTLS: sentinels are verified by the URL's hosts, and the master by the host that they
-// announce, also after a failover.
+// TestSentinelTLS checks that sentinels are verified by the URL's hosts, and the master by the host that they announce,
+// also after a failover.
 func TestSentinelTLS(t *testing.T) {
 	tier.All(t)
 	t.Parallel()

@@ -100,8 +100,8 @@ func TestWakesAfterALostConnection(t *testing.T) {
 	eq(t, "news", next(t, news), Wake{Shard: r.s.Shard})
 }
 
-// TestWakesNoticeSilence: a connection that the network has dropped ends silently. Nothing is read from it,
-// and writes to it disappear.
+// TestWakesNoticeSilence lets the network drop a connection. It ends silently. Nothing is read from it, and writes to
+// it disappear.
 func TestWakesNoticeSilence(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

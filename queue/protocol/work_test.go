@@ -33,7 +33,7 @@ func (r *rig) work() (us int) {
 	return us
 }
 
-// TestCrowdIsLinear: payloads pushed one by one to one id cost Redis the same each, however many of 10,000
+// TestCrowdIsLinear checks that payloads pushed one by one to one id cost Redis the same each, however many of 10,000
 // wait. This holds also for duplicates, after a failure, and while in flight.
 func TestCrowdIsLinear(t *testing.T) {
 	tier.All(t)
@@ -87,8 +87,8 @@ func TestCrowdIsLinear(t *testing.T) {
 	}
 }
 
-// TestPushOverTombsIsBounded: ids that were deleted and are pushed for later cost the same, however long
-// the ready list with their tombstones is.
+// TestPushOverTombsIsBounded checks that pushes for later of deleted ids cost the same for every length of the ready
+// list with their tombstones.
 func TestPushOverTombsIsBounded(t *testing.T) {
 	tier.All(t)
 	t.Parallel()

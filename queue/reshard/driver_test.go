@@ -173,7 +173,7 @@ func (r *world) checkHandled(got, want map[string][]string) {
 	}
 }
 
-// TestDrive: a queue without nodes is resharded up and down, and its jobs stay in order.
+// TestDrive reshards a queue without nodes up and down. Its jobs stay in order.
 func TestDrive(t *testing.T) {
 	t.Parallel()
 	r := newWorld(t)
@@ -242,8 +242,8 @@ func (k *killer) pass(send func() error, cmds ...redis.Cmder) error {
 	return errKilled
 }
 
-// TestReshardEveryStop: a driver is killed after each of its requests, with and without the answer, and another goes on. No job is
-// lost, none is there twice, and the order of each id stays. Pushes come before and after.
+// TestReshardEveryStop kills a driver after each of its requests, with and without the answer, and another goes on. No
+// job is lost, none is there twice, and the order of each id stays. Pushes come before and after.
 func TestReshardEveryStop(t *testing.T) {
 	t.Parallel()
 	r := newWorld(t)
@@ -286,8 +286,8 @@ func TestReshardEveryStop(t *testing.T) {
 	}
 }
 
-// TestPatience: a job that a living instance has stops the reshard. It is cancelled when its patience is over, says why, and leaves
-// the queue as it was.
+// TestPatience checks that a job of a living instance stops the reshard. The reshard is cancelled when its patience is
+// over, says why, and leaves the queue as it was.
 func TestPatience(t *testing.T) {
 	t.Parallel()
 	r := newWorld(t)
@@ -334,7 +334,7 @@ func TestPatience(t *testing.T) {
 	}
 }
 
-// TestDeadOwner: without nodes the driver takes the flights of a dead owner back.
+// TestDeadOwner checks that without nodes the driver takes the flights of a dead owner back.
 func TestDeadOwner(t *testing.T) {
 	t.Parallel()
 	r := newWorld(t)
@@ -357,7 +357,7 @@ func TestDeadOwner(t *testing.T) {
 	r.checkHandled(r.handle("orders"), map[string][]string{"a": {"1"}, "b": {"1"}, "c": {"1"}})
 }
 
-// TestCancel: before the flip a reshard is undone, and its shards take pushes, however far it was.
+// TestCancel checks that a reshard can be undone at each step before the flip, and that its shards then take pushes.
 func TestCancel(t *testing.T) {
 	t.Parallel()
 	r := newWorld(t)
@@ -387,7 +387,7 @@ func TestCancel(t *testing.T) {
 	}
 }
 
-// TestRefusals: each request that cannot be is refused with its reason, and changes nothing.
+// TestRefusals checks that each invalid request is refused with its reason, and changes nothing.
 func TestRefusals(t *testing.T) {
 	t.Parallel()
 	r := newWorld(t)
@@ -469,7 +469,7 @@ func entryWithFormer(at time.Time) string {
 	return fmt.Sprintf(`{"shards":2,"layout":%d,"was":[%s]}`, protocol.MaxFormer+1, strings.Join(was, ","))
 }
 
-// TestMeasure: the estimate counts what is there, and refuses what costs too much.
+// TestMeasure checks that the estimate counts what is there, and refuses what costs too much.
 func TestMeasure(t *testing.T) {
 	t.Parallel()
 	r := newWorld(t)
@@ -544,7 +544,8 @@ func TestStalledDriverThawsNothing(t *testing.T) {
 	r.checkHandled(r.handle("orders"), map[string][]string{"a": {"1"}})
 }
 
-// TestLateCancelOfAnAttempt: a driver whose patience with an attempt is over does not cancel the next attempt.
+// TestLateCancelOfAnAttempt checks that a driver whose patience with an attempt is over does not cancel the next
+// attempt.
 func TestLateCancelOfAnAttempt(t *testing.T) {
 	t.Parallel()
 	r := newWorld(t)
@@ -565,8 +566,9 @@ func TestLateCancelOfAnAttempt(t *testing.T) {
 	}
 }
 
-// TestForgottenFreezeAtTheEnd: a failover forgets a freeze after all new shards are open, and a producer that knows the former
-// layout alone pushes to the shard. The driver freezes the shard again and copies it again, and the push is not lost.
+// TestForgottenFreezeAtTheEnd lets a failover forget a freeze after all new shards are open. A producer that knows only
+// the former layout pushes to the shard. The driver freezes the shard again and copies it again, and the push is not
+// lost.
 func TestForgottenFreezeAtTheEnd(t *testing.T) {
 	t.Parallel()
 	r := newWorld(t)
@@ -612,8 +614,8 @@ func pushThrough(t *testing.T, s *protocol.Shard, job lowkiq.Push) string {
 	return string(job.Payload)
 }
 
-// TestBusyShards: a shard that is busy for another reason than a call is waited for, and freezes nothing meanwhile. When the
-// patience is over, people read why. A move is not waited for.
+// TestBusyShards checks that the driver waits for a shard that is busy for another reason than a call, and freezes
+// nothing meanwhile. When the patience is over, people read why. The driver does not wait for a move.
 func TestBusyShards(t *testing.T) {
 	t.Parallel()
 	r := newWorld(t)
@@ -684,7 +686,8 @@ func (r *world) keys(name string, layout int) []string {
 	return keys
 }
 
-// TestCancelledAttemptLeavesNothing: an attempt that is cancelled or restarted leaves no keys of its new shards behind.
+// TestCancelledAttemptLeavesNothing checks that an attempt that is cancelled or restarted leaves no keys of its new
+// shards behind.
 func TestCancelledAttemptLeavesNothing(t *testing.T) {
 	t.Parallel()
 	r := newWorld(t)
@@ -876,8 +879,8 @@ func (r *world) cancelWithFault(n, times int, driven bool) (faulty bool) {
 	return faulty
 }
 
-// TestFlightsWithoutOwner: without nodes the driver puts flights back that no instance has, such as those of a claim that a
-// failover forgot.
+// TestFlightsWithoutOwner checks that without nodes the driver puts flights back that no instance has, such as those of
+// a claim that a failover forgot.
 func TestFlightsWithoutOwner(t *testing.T) {
 	t.Parallel()
 	r := newWorld(t)
@@ -903,7 +906,7 @@ func TestFlightsWithoutOwner(t *testing.T) {
 	r.checkHandled(r.handle("orders"), map[string][]string{"a": {"1"}, "b": {"1"}, "c": {"1"}})
 }
 
-// TestManySources: a queue whose shards know many sources of deliveries is resharded, and a shard that knows too many is refused
+// TestManySources reshards a queue whose shards know many sources of deliveries. A shard that knows too many is refused
 // before it is read as a whole.
 func TestManySources(t *testing.T) {
 	t.Parallel()

@@ -410,7 +410,7 @@ func backends(t *testing.T, run func(t *testing.T, url string)) {
 	t.Run("cluster", func(t *testing.T) { tier.All(t); t.Parallel(); run(t, redistest.StartCluster(t, 3).URL()) })
 }
 
-// TestReshardCarries: everything that a shard has gets to the new shards, field by field, and back again.
+// TestReshardCarries checks that everything in a shard gets to the new shards, field by field, and back again.
 func TestReshardCarries(t *testing.T) {
 	t.Parallel()
 	backends(t, func(t *testing.T, url string) {
@@ -448,7 +448,7 @@ func TestReshardCarries(t *testing.T) {
 	})
 }
 
-// TestRelated: the ids of a shard are in its relatives, and each relative may have ids of it.
+// TestRelated checks that the ids of a shard are in its relatives, and that each relative may have ids of it.
 func TestRelated(t *testing.T) {
 	t.Parallel()
 	for _, c := range [][2]int{{1, 1}, {1, 7}, {5, 7}, {7, 5}, {16, 64}, {64, 20}, {1000, 1001}, {lowkiq.MaxShards, 3}, {3, lowkiq.MaxShards}} {
@@ -473,7 +473,8 @@ func TestRelated(t *testing.T) {
 	}
 }
 
-// TestCarriedByNamesAllKeys: a new key of a shard must get to a new layout, or the list of keys says that it need not.
+// TestCarriedByNamesAllKeys checks that a new key of a shard gets to a new layout, or that the list of keys says that
+// it need not.
 func TestCarriedByNamesAllKeys(t *testing.T) {
 	t.Parallel()
 	named := maps.Clone(carriedBy)
@@ -488,7 +489,7 @@ func TestCarriedByNamesAllKeys(t *testing.T) {
 	}
 }
 
-// TestThawGivesBack: a thaw gives shards back, byte for byte, and another number gives nothing back.
+// TestThawGivesBack checks that a thaw gives shards back, byte for byte, and that another number gives nothing back.
 func TestThawGivesBack(t *testing.T) {
 	t.Parallel()
 	backends(t, func(t *testing.T, url string) {
@@ -563,7 +564,8 @@ func (r *rig) dump(q *protocol.Queue) map[string]string {
 	return all
 }
 
-// TestFreezeRefusesABusyShard: a shard with an id in flight, or with payloads that a flight has left behind, is not frozen.
+// TestFreezeRefusesABusyShard checks that a shard with an id in flight, or with payloads that a flight has left behind,
+// is not frozen.
 func TestFreezeRefusesABusyShard(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Start(t).URL(), 1)
@@ -695,8 +697,8 @@ func withFaults(t *testing.T, r *rig, f *faults, mayFail func(error) bool) {
 	}
 }
 
-// TestReshardTakesOnce: requests that come twice, and requests that are sent again because their answers are lost, store
-// everything once.
+// TestReshardTakesOnce checks that repeated requests, and requests sent again after lost answers, store everything
+// once.
 func TestReshardTakesOnce(t *testing.T) {
 	t.Parallel()
 	backends(t, func(t *testing.T, url string) {
@@ -704,7 +706,8 @@ func TestReshardTakesOnce(t *testing.T) {
 	})
 }
 
-// TestReshardOutOfMemory: a full Redis refuses a request as a whole, and the copy goes on when there is room.
+// TestReshardOutOfMemory checks that a full Redis refuses a request as a whole, and that the copy goes on when there is
+// room.
 func TestReshardOutOfMemory(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Start(t, "--maxmemory-policy", "noeviction").URL(), 5)
@@ -722,7 +725,8 @@ func TestReshardOutOfMemory(t *testing.T) {
 	}
 }
 
-// TestReshardForgotten: Redis forgets what a new shard has taken, that it was prepared, and that an old shard is frozen.
+// TestReshardForgotten makes Redis forget what a new shard has taken, that it was prepared, and that an old shard is
+// frozen.
 func TestReshardForgotten(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Start(t).URL(), 5)
@@ -763,8 +767,8 @@ func TestReshardForgotten(t *testing.T) {
 	}
 }
 
-// TestReshardForgetsTheLast: a failover forgets the last requests that new shards have answered, in the middle of the copy or at
-// its end. What these had taken is taken again, and nothing is left out.
+// TestReshardForgetsTheLast makes a failover forget the last requests that new shards have answered, in the middle of
+// the copy or at its end. The new shards take the lost jobs again, and nothing is left out.
 func TestReshardForgetsTheLast(t *testing.T) {
 	t.Parallel()
 	for _, at := range []int{4, 8} { // each of two shards gets four calls
@@ -800,9 +804,9 @@ func TestReshardForgetsTheLast(t *testing.T) {
 	}
 }
 
-// TestReshardUnites: an id that was pushed to its new shard before its job came keeps one job: the place, the due time, the
-// retry count and the error of the old job, and the old payloads first among equal scores. A person may have deleted an earlier
-// job of the id in the new shard.
+// TestReshardUnites checks that an id that was pushed to its new shard before its job came keeps one job. It has the
+// place, the due time, the retry count and the error of the old job, and the old payloads first among equal scores. A
+// person may have deleted an earlier job of the id in the new shard.
 func TestReshardUnites(t *testing.T) {
 	t.Parallel()
 	backends(t, func(t *testing.T, url string) {
@@ -989,7 +993,7 @@ func (r *rig) drain(most int) {
 	}
 }
 
-// TestReshardSetsDamageAside: what cannot be read is set aside, and nothing else stops.
+// TestReshardSetsDamageAside checks that unreadable records are set aside, and that nothing else stops.
 func TestReshardSetsDamageAside(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Start(t).URL(), 2)
@@ -1009,7 +1013,7 @@ func TestReshardSetsDamageAside(t *testing.T) {
 	}
 }
 
-// TestReshardFindsStrays: a record that no list has is copied, although another id is in two lists.
+// TestReshardFindsStrays checks that a record that no list has is copied, although another id is in two lists.
 func TestReshardFindsStrays(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Start(t).URL(), 1)
@@ -1027,7 +1031,8 @@ func TestReshardFindsStrays(t *testing.T) {
 	}
 }
 
-// TestFloors: scores and fences of the new shards are above those of their parents, although the clock of Redis is behind.
+// TestFloors checks that scores and fences of the new shards are above those of their parents, although the clock of
+// Redis is behind.
 func TestFloors(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Start(t).URL(), 2)
@@ -1088,7 +1093,8 @@ func TestClosedShardPassesOn(t *testing.T) {
 	}
 }
 
-// TestClosedShardHasNoOwner: no instance can claim a shard of the new layout before all jobs that belong to it are there.
+// TestClosedShardHasNoOwner checks that no instance can claim a shard of the new layout before all jobs that belong to
+// it are there.
 func TestClosedShardHasNoOwner(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Start(t).URL(), 2)
@@ -1108,7 +1114,8 @@ func TestClosedShardHasNoOwner(t *testing.T) {
 	}
 }
 
-// TestOpenShardStaysOpen: late requests to prepare a shard, or to forget it, do not close it or delete anything.
+// TestOpenShardStaysOpen checks that late requests to prepare a shard, or to forget it, do not close it or delete
+// anything.
 func TestOpenShardStaysOpen(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Start(t).URL(), 2)

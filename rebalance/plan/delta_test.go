@@ -44,8 +44,8 @@ func scattered(r *rand.Rand) *Assignment {
 	return a
 }
 
-// TestDelta: whatever is assigned, a delta leads where the whole leads, and is refused or read when
-// it is damaged.
+// TestDelta checks that a delta leads to the same assignment as the whole plan, and that a damaged delta is refused or
+// read.
 func TestDelta(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(1, 2))
@@ -79,8 +79,7 @@ func TestDelta(t *testing.T) {
 	}
 }
 
-// TestBytesOfAPlan: what a plan costs each of 1,000 nodes follows what it moves, not how much there
-// is.
+// TestBytesOfAPlan checks that the cost of a plan for each of 1,000 nodes follows the moves, not the number of shards.
 func TestBytesOfAPlan(t *testing.T) {
 	t.Parallel()
 	const count, shards = 1000, 10000

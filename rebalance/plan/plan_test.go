@@ -134,8 +134,8 @@ func checkDrawnPlan(t *rapid.T) {
 	}
 }
 
-// TestPlanIsMonotone: a departure moves what the departed node had and nothing else (I5,
-// for equal weights).
+// TestPlanIsMonotone checks that a departure moves the shards of the departed node and nothing else (I5, for equal
+// weights).
 func TestPlanIsMonotone(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -159,8 +159,8 @@ func TestPlanIsMonotone(t *testing.T) {
 	})
 }
 
-// TestPlanEvensTotals: queues of few shards are shared by all nodes, at a start and when
-// nodes join, and a queue that few nodes handle leaves the others to the rest.
+// TestPlanEvensTotals checks that all nodes share queues of few shards, at a start and when nodes join. A queue that
+// few nodes handle leaves the others to the rest.
 func TestPlanEvensTotals(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -207,8 +207,8 @@ func uneven() ([]Node, []lowkiq.Queue, *Assignment) {
 	return nodes, queues, current
 }
 
-// TestPlanAfterADeparture: what moves at once are the shards of the departed, and only the
-// next plan moves others, where totals would stay further apart than they need.
+// TestPlanAfterADeparture checks that only the shards of the departed move at once. The next plan moves others, where
+// totals would stay further apart than they need.
 func TestPlanAfterADeparture(t *testing.T) {
 	t.Parallel()
 	nodes, queues, current := uneven()
@@ -350,7 +350,7 @@ func cluster(nodeCount, queueCount, shards int) ([]Node, []lowkiq.Queue) {
 	return nodes, queues
 }
 
-// BenchmarkPlan: 1,000 nodes and 100,000 shards in all.
+// BenchmarkPlan plans 1,000 nodes and 100,000 shards in all.
 func BenchmarkPlan(b *testing.B) {
 	for _, queueCount := range []int{1, 10, 100, 150} {
 		nodes, queues := cluster(1000, queueCount, 100_000/queueCount)

@@ -20,7 +20,8 @@ import (
 	"github.com/lowkiq/lowkiq/status"
 )
 
-// TestTable: each action has a name and a command of its own, and its words. What has a button can be done by its name.
+// TestTable checks that each action has a name, a command and words of its own. An action with a button can be done by
+// its name.
 func TestTable(t *testing.T) {
 	t.Parallel()
 	names, commands := map[string]bool{}, map[string]bool{"": true}
@@ -68,7 +69,8 @@ func (n *fakeNode) DrainProgress(context.Context, string) (status.DrainProgress,
 	return status.DrainProgress{Drains: n.drains}, nil
 }
 
-// TestEveryActionIsInTheListOfChanges: whatever is done is a line under the name of its action, with who did it, and on what.
+// TestEveryActionIsInTheListOfChanges checks that each action is a line in the list of changes under its name, with its
+// author and its target.
 func TestEveryActionIsInTheListOfChanges(t *testing.T) {
 	t.Parallel()
 	producer, err := queue.Open(queue.Config{Redis: redistest.Start(t).URL(), Cluster: "actions", Timeout: time.Minute})

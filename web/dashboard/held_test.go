@@ -31,7 +31,7 @@ func TestHeldJobsAreCounted(t *testing.T) {
 	expect(t, w.get(jobLink("orders", popped.Jobs[0].ID)), 200, `href="./queues/orders/rules#holds"`)
 }
 
-// TestPagerCounts: a table of several pages says which of its rows are on one, and how many there are.
+// TestPagerCounts checks that a table of several pages says which of its rows are on a page, and how many there are.
 func TestPagerCounts(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

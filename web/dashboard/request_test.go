@@ -258,14 +258,14 @@ func TestImpossibleRequests(t *testing.T) {
 	}
 }
 
-// TestSwitchWithAKind: what is no action on jobs has no kinds.
+// TestSwitchWithAKind checks that an action that is not about jobs ignores a kind.
 func TestSwitchWithAKind(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).fill()
 	expect(t, w.post("/confirm", "do", "pause", "queue", "orders", "kind", "x"), 200, "Pause")
 }
 
-// TestBackIsKeptWhateverItsLength: a page's cursor may have kilobytes.
+// TestBackIsKeptWhateverItsLength checks that the link back works with a page's cursor of kilobytes.
 func TestBackIsKeptWhateverItsLength(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).fill()

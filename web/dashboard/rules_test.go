@@ -9,8 +9,8 @@ import (
 	"github.com/lowkiq/lowkiq/queue/changes"
 )
 
-// TestChangeRules: the form sets a value, says what is wrong with one, and is refused if somebody else was faster; what was
-// set can be unset. Pages show it with its words quoted.
+// TestChangeRules checks that the form sets a value, says what is wrong with one, and is refused if somebody else was
+// faster. A value can be unset again. Pages show values with their words quoted.
 func TestChangeRules(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).fill()
@@ -50,7 +50,7 @@ func TestChangeRules(t *testing.T) {
 	expect(t, w.get("/changes?queue=orders"), 200, `<th scope="row">rules</th>`, `<code>{batch_size: 3}</code> → <code>{batch_size: 10,`, "a &lt;b&gt;sale&lt;/b&gt;")
 }
 
-// TestTrack: a job's page has it tracked, and no longer, and says what people did to it.
+// TestTrack checks that a job's page starts and ends its tracking, and shows what people did to the job.
 func TestTrack(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).fill()
@@ -71,7 +71,8 @@ func TestTrack(t *testing.T) {
 	expect(t, w.post("/queues/nowhere/track", "key", keyOf("f1")), 404)
 }
 
-// TestBars: the parts of a run's time are side by side and fill its line; of a run of which the beginning is not known there are none.
+// TestBars checks that the parts of a run's time are side by side and fill its line. A run with an unknown beginning
+// has none.
 func TestBars(t *testing.T) {
 	t.Parallel()
 	at := time.Unix(1763600000, 0)
@@ -95,7 +96,8 @@ func TestBars(t *testing.T) {
 	}
 }
 
-// TestHold: an id is held on its own page, a prefix on that of the rules; both are undone there, and what is wrong is said.
+// TestHold checks that the page of an id holds the id, and the page of rules a prefix. The same pages end the holds,
+// and name what is wrong.
 func TestHold(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).fill()
@@ -130,7 +132,7 @@ func TestHold(t *testing.T) {
 	expect(t, w.post("/queues/nowhere/hold", "prefix", "a"), 404)
 }
 
-// TestCancel: the page of an id in flight ends its run; one that does not run is told so.
+// TestCancel checks that the page of an id in flight ends its run. The page of an idle id says that it does not run.
 func TestCancel(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).fill()

@@ -170,7 +170,7 @@ func TestFull(t *testing.T) {
 	}
 }
 
-// TestMergedLists: a merge key takes a list of mappings, where the first has precedence.
+// TestMergedLists checks that a merge key takes a list of mappings, and that the first mapping has precedence.
 func TestMergedLists(t *testing.T) {
 	t.Parallel()
 	cfg := load(t, Input{Name: "node.yaml", File: []byte(`
@@ -188,7 +188,8 @@ queues:
 	}
 }
 
-// TestMergedAndEmptyParts: a rule with parts may merge others, whose keys give way to its own. A part without a value sets nothing.
+// TestMergedAndEmptyParts checks that a rule with parts may merge others. Its own keys precede the merged keys. A part
+// without a value sets nothing.
 func TestMergedAndEmptyParts(t *testing.T) {
 	t.Parallel()
 	cfg := load(t, Input{Name: "node.yaml", File: []byte(`
@@ -223,7 +224,7 @@ recurring:
 	}
 }
 
-// TestEmptyVariable: an empty variable is as if it were not there.
+// TestEmptyVariable checks that an empty variable counts as unset.
 func TestEmptyVariable(t *testing.T) {
 	t.Parallel()
 	cfg := load(t, Input{Name: "node.yaml", File: []byte(full), Env: []string{"LOWKIQ_NODE_REQUEST_MEMORY=", "LOWKIQ_NODE_TTL=", "LOWKIQ_QUEUES_HISTORY_LIMIT=", "LOWKIQ_CLUSTER="}})
@@ -306,11 +307,10 @@ func TestNothing(t *testing.T) {
 	}
 }
 
-// FuzzLoad: whatever the file, a variable and a flag say, the answer comes soon. An error names
-// what it is about; what is taken is within its bounds, and is the same again.
+// FuzzLoad checks that Load answers soon for every file, variable and flag. An error names the wrong setting. Accepted
+// values are within their bounds, and loading them again gives the same values.
 //
-// Every new path through the YAML parser would be minimised for a minute: make fuzz gives that a
-// bound.
+// The fuzzer would minimise every new path through the YAML parser for a minute. make fuzz bounds that time.
 func FuzzLoad(f *testing.F) {
 	f.Add([]byte(full), "LOWKIQ_QUEUES_ORDERS_RETRY_IN", "[1s, 2s]")
 	f.Add([]byte("a: &a *a\n"), "LOWKIQ_NODE_TTL", "6s")
@@ -432,7 +432,7 @@ func example(s setting) string {
 	return "true"
 }
 
-// TestSources: a mapping is from where it begins, or from the variable that has replaced it.
+// TestSources checks that the source of a mapping is the line where it begins, or the variable that replaced it.
 func TestSources(t *testing.T) {
 	t.Parallel()
 	file := []byte("queues:\n  orders:\n    batch_size: 3\n    morgue: {keep: 3, for: 1h}\n    retry_in: [1s, 2s]\n    journal: {runs: all, keep: 5}\n")

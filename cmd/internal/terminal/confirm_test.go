@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestConfirm: a person says yes or no at a terminal, or interrupts.
+// TestConfirm checks the three answers of a person at a terminal: yes, no and an interrupt.
 func TestConfirm(t *testing.T) {
 	t.Parallel()
 	person, at := openTerminal(t)

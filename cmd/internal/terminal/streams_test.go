@@ -10,7 +10,7 @@ import (
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
 
-// TestTable: scripts that split lines at spaces get each cell, and no cell breaks its line.
+// TestTable checks that scripts that split lines at spaces get each cell, and that no cell breaks its line.
 func TestTable(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "out")

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// TestTenth: however many ask, one works at a time, and a tenth of the time is worked.
+// TestTenth checks that one of many callers works at a time, and that work takes a tenth of the time.
 func TestTenth(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -38,7 +38,7 @@ func TestTenth(t *testing.T) {
 	})
 }
 
-// TestTenthEnds: who does not want to wait any more neither waits nor keeps others from their turn.
+// TestTenthEnds checks that a caller that gives up stops waiting and keeps no other caller from its turn.
 func TestTenthEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -59,8 +59,8 @@ func TestTenthEnds(t *testing.T) {
 	})
 }
 
-// TestTenthBy: who waits no longer than until a time is told so then, and keeps nobody from a turn; who does not wait leaves
-// a rest to the next.
+// TestTenthBy checks that a caller with a deadline learns in time that it gets no turn, and keeps no other caller from
+// its turn. A caller that does not wait leaves a rest to the next.
 func TestTenthBy(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -86,8 +86,8 @@ func (f *fake) expect(t *testing.T, when, want string) {
 	}
 }
 
-// TestHoursAndMidnight: what was counted until an hour or a day is over belongs to it, also while
-// Redis does not answer. An idle process asks nothing, and a process that ends writes the rest.
+// TestHoursAndMidnight checks that counts before the end of an hour or a day belong to it, also while Redis does not
+// answer. An idle process asks nothing, and a process that ends writes the rest.
 func TestHoursAndMidnight(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -123,8 +123,8 @@ func TestHoursAndMidnight(t *testing.T) {
 	})
 }
 
-// TestLostAnswers: an addition is repeated until it is answered. What was refused counts once, what
-// lost its answer twice, and a Redis that does not tell the time gets no addition.
+// TestLostAnswers checks that an addition is repeated until Redis answers. A refused addition counts once, an addition
+// with a lost answer twice, and a Redis that does not tell the time gets no addition.
 func TestLostAnswers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -155,8 +155,8 @@ func TestLostAnswers(t *testing.T) {
 	})
 }
 
-// TestSlowAnswers: a Redis that takes its time to tell the time leaves the addition as much time as
-// it would have had, so that the addition gets its answer and counts once.
+// TestSlowAnswers checks that a Redis that tells the time slowly takes no time from the addition. So the addition gets
+// its answer and counts once.
 func TestSlowAnswers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -187,8 +187,8 @@ func TestSlowAnswers(t *testing.T) {
 	})
 }
 
-// TestAdditionsAreNotKeptForEver: of additions that are never taken in, a process keeps those of
-// the periods that are shown.
+// TestAdditionsAreNotKeptForEver checks that a process drops additions that Redis never takes, except those of the
+// periods that pages show.
 func TestAdditionsAreNotKeptForEver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -7,7 +7,7 @@ import (
 	"github.com/lowkiq/lowkiq/internal/store/envelope"
 )
 
-// FuzzOpen: what is stored is refused, or has parts that make it again.
+// FuzzOpen checks that Open refuses stored bytes, or returns parts that make the same bytes.
 func FuzzOpen(f *testing.F) {
 	for _, seed := range []string{"", "data", "\x00L", "\x00L\x00\x00\x00", "\x00L\x00\x02{}\x03adrdata", "\x00L\x00\x00\x00\x00Ldata", "\x00L\xff\xff{}\x00", "\x00L\x00\x02{}\xff"} {
 		f.Add(seed)
@@ -27,7 +27,7 @@ func FuzzOpen(f *testing.F) {
 	})
 }
 
-// FuzzAddress: an address is refused, or is what Address writes of its parts.
+// FuzzAddress checks that an address is refused, or equals what Address writes of its parts.
 func FuzzAddress(f *testing.F) {
 	for _, seed := range []string{"rabc 60000 lk:{c}:replies:1", "ra 1 c", "ra 01 c", "ra 0 c", "ra 604800000 c", "ra 604800001 c", "r-_ 1 \n"} {
 		f.Add(seed)
@@ -44,7 +44,7 @@ func FuzzAddress(f *testing.F) {
 	})
 }
 
-// FuzzReadReply: a reply says nothing that is not there.
+// FuzzReadReply checks that a parsed reply holds nothing that its bytes lack.
 func FuzzReadReply(f *testing.F) {
 	for _, seed := range []string{"done", "done\n", "done\n42", "buried\nno stock", "deleted", "expired", "pending", ""} {
 		f.Add(seed)

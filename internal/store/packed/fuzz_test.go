@@ -8,7 +8,8 @@ import (
 	"github.com/lowkiq/lowkiq/internal/store/packed"
 )
 
-// FuzzDecode: what Redis has of a job is read as its head says, or refused; what is read is part of it, and can be written as JSON.
+// FuzzDecode checks that Decode reads a stored job as its head says, or refuses it. The result is part of the stored
+// bytes, and has a JSON form.
 func FuzzDecode(f *testing.F) {
 	for _, seed := range []string{
 		"a\x00\x06\x00\x00\x00\x00\x00\x00\x01data", "e\x00\x06\x00\x00\x00\x00\x00\x3f\xf0\x00\x00\x00\x00\x00\x00\x00L\x00\x02{}\x03adrdata",
@@ -46,7 +47,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// FuzzParseSpill: a name in the spill is taken apart so that its parts make it again.
+// FuzzParseSpill checks that the parts of a name in the spill make the same name.
 func FuzzParseSpill(f *testing.F) {
 	for _, seed := range []string{"w1:a:\xbf\xf0\x00\x00\x00\x00\x00\x00500000000001data", "m3:a:b:data", "w1:a", "w0::x", "w01:a:x", "w+1:a:x", "w99999999999999999999:a:x"} {
 		f.Add(seed, true)

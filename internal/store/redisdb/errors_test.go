@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestUnreachable: what happened to a connection says that Redis could not be asked; what happened to a file does not, though the
-// number of each system error is a net.Error.
+// TestUnreachable checks that a failed connection means that Redis could not be asked. A failed file does not, though
+// each system error number is a net.Error.
 func TestUnreachable(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -36,7 +36,8 @@ type answer string
 func (a answer) Error() string { return string(a) }
 func (answer) RedisError()     {}
 
-// TestRedisClusterByAnotherURL: a server of a Redis Cluster redirects a client that takes it for a single Redis.
+// TestRedisClusterByAnotherURL checks that a server of a Redis Cluster redirects a client that takes it for a single
+// Redis.
 func TestRedisClusterByAnotherURL(t *testing.T) {
 	t.Parallel()
 	want := "push: redis h:1 is a server of a Redis Cluster (its URL must be redis+cluster://): MOVED 5 h:2"

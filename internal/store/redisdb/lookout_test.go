@@ -25,8 +25,8 @@ func openURL(t *testing.T, url string) *redisdb.DB {
 	return db
 }
 
-// TestReadOnlyEmptiesThePool: the master behind an address is replaced, and connections to the old one stay. The first
-// READONLY is the last: all connections of the address are opened anew.
+// TestReadOnlyEmptiesThePool replaces the master behind an address while connections to the old master stay. The first
+// READONLY is the last, because the client opens all connections of the address again.
 func TestReadOnlyEmptiesThePool(t *testing.T) {
 	t.Parallel()
 	old, next := redistest.Start(t), redistest.Start(t)
@@ -73,8 +73,8 @@ func fill(ctx context.Context, t *testing.T, db *redisdb.DB, n int) {
 	work.Wait()
 }
 
-// TestNamelessCluster: a cluster that does not say at which addresses its servers are is an error that says what to
-// change, not an empty Redis.
+// TestNamelessCluster checks that a cluster that does not announce its servers' addresses gives an error that says what
+// to change. It does not look like an empty Redis.
 func TestNamelessCluster(t *testing.T) {
 	tier.Usual(t)
 	t.Parallel()

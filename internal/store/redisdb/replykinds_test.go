@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// TestImpossibleAnswers: an answer of a kind that a command does not give is an error that names the command, wherever it
-// is read. A server that answers nil to everything is such a one.
+// TestImpossibleAnswers checks that an answer of a wrong kind is an error that names the command, wherever it is read.
+// A server that answers nil to everything is an example.
 func TestImpossibleAnswers(t *testing.T) {
 	t.Parallel()
 	db, ctx := openAt(t, answering(t, "$-1\r\n")), t.Context()

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// TestClock: Redis's time and its expiries follow the clock, forth and back.
+// TestClock checks that Redis's time and its expiries follow the clock, forward and back.
 func TestClock(t *testing.T) {
 	t.Parallel()
 	s, clock := StartClocked(t)

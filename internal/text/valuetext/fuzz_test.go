@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// FuzzParse: what a person writes is refused, or is JSON whose text is read as the same; and it is not many times as long.
+// FuzzParse checks that text of a person is refused, or gives JSON whose text reads as the same JSON. The JSON is not
+// many times as long.
 func FuzzParse(f *testing.F) {
 	for _, seed := range []string{
 		"10", "-0.", "1.5", "30s", "{base: 1m, power: 2}", "[10s, 1m]", `"10"`, "true", "null", "{1: 2}", "~", "0x10", "1e400", ".inf", ".nan", "2026-01-02", "!!binary aGk=", "- a\n- b", "|\n  x\n",
@@ -39,7 +40,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// FuzzWritten: any JSON has a text.
+// FuzzWritten checks that all JSON has a text.
 func FuzzWritten(f *testing.F) {
 	for _, seed := range []string{`{"a":[1,"x: y",null,true]}`, `["10","a b",{}]`, `"x"`, "null", "", "{", `{"\u0000":"\n"}`} {
 		f.Add([]byte(seed))

@@ -11,8 +11,8 @@ import (
 	"github.com/lowkiq/lowkiq/queue/lease"
 )
 
-// TestMissing: the time begins when the lease is first seen missing. It begins anew if the lease is
-// seen again, for example after an answer that was wrong.
+// TestMissing checks that the time begins when the lease is first seen missing. It begins anew if the lease is seen
+// again, for example after a wrong answer.
 func TestMissing(t *testing.T) {
 	t.Parallel()
 	now := time.Hour
@@ -49,7 +49,7 @@ func (r *index) DropLease(_ context.Context, name string) error {
 	return nil
 }
 
-// TestPrune: the index forgets instances without a lease after a while, and no others. It is read
+// TestPrune checks that the index forgets instances without a lease after a while, and no others. The index is read
 // every pruneEvery at most.
 func TestPrune(t *testing.T) {
 	t.Parallel()
@@ -86,7 +86,7 @@ func TestPrune(t *testing.T) {
 	}
 }
 
-// TestForgettable: an instance with a long ttl is remembered for longer, and none for ever.
+// TestForgettable checks that an instance with a long ttl is remembered for longer, and none for ever.
 func TestForgettable(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -108,8 +108,8 @@ func TestForgettable(t *testing.T) {
 	}
 }
 
-// TestLastOwner: Redis loses this process's claim with its lease, another instance takes the shard,
-// and Redis loses everything again. This process was not the shard's last owner.
+// TestLastOwner makes Redis lose a process's claim with its lease. Another instance takes the shard, and Redis loses
+// everything again. The first process was not the shard's last owner.
 func TestLastOwner(t *testing.T) {
 	t.Parallel()
 	s, a := lowkiq.Shard{Queue: "q"}, NewAbsentInstances(clock)

@@ -13,7 +13,7 @@ import (
 	"github.com/lowkiq/lowkiq/queue/protocol"
 )
 
-// TestMismatch: the claims of a queue with a wrong sum are read more and more rarely.
+// TestMismatch checks that the claims of a queue with a wrong sum are read more and more rarely.
 func TestMismatch(t *testing.T) {
 	t.Parallel()
 	w := &orphanScanner[*worker]{mismatches: map[string]*mismatch{}}
@@ -40,7 +40,7 @@ func (*unreleased) Claim(_ context.Context, s *protocol.Shard, instance string, 
 
 func (r *unreleased) Release(context.Context, *protocol.Claim) error { return r.err }
 
-// TestRecoveredIsLoggedOnce: a shard that could not be released counts as not recovered.
+// TestRecoveredIsLoggedOnce checks that a shard that could not be released counts as not recovered.
 func TestRecoveredIsLoggedOnce(t *testing.T) {
 	t.Parallel()
 	var text bytes.Buffer
@@ -65,7 +65,7 @@ func TestRecoveredIsLoggedOnce(t *testing.T) {
 	}
 }
 
-// TestSumsOfLeases: the leases of all nodes are added up, queue by queue.
+// TestSumsOfLeases checks that the leases of all nodes are added up, queue by queue.
 func TestSumsOfLeases(t *testing.T) {
 	t.Parallel()
 	handled, owned := sumLeases([]identity.Lease{
@@ -76,7 +76,7 @@ func TestSumsOfLeases(t *testing.T) {
 	}
 }
 
-// TestEachScanIsReported: follow-ups of orphaned shards are looked for at each scan, also if it reads no claims.
+// TestEachScanIsReported checks that each scan looks for follow-ups of orphaned shards, also if it reads no claims.
 func TestEachScanIsReported(t *testing.T) {
 	t.Parallel()
 	c := New(Process[*worker]{Instance: "me/B.1", Now: clock, MayWork: func() bool { return true }}, NewAbsentInstances(clock))

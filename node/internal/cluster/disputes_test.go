@@ -9,7 +9,7 @@ import (
 	"github.com/lowkiq/lowkiq/membership"
 )
 
-// TestDisputes: gossip counts against a lease for two ttls. Then the lease counts.
+// TestDisputes checks that gossip counts against a lease for two ttls. Then the lease counts.
 func TestDisputes(t *testing.T) {
 	t.Parallel()
 	const ttl = 6 * time.Second

@@ -14,8 +14,8 @@ import (
 	"github.com/lowkiq/lowkiq/rebalance/plan"
 )
 
-// TestUnreached: people are told only about an address of a living process that fails for half a ttl
-// and is still tried.
+// TestUnreached checks that people are told only about an address of a living process that fails for half a ttl and is
+// still tried.
 func TestUnreached(t *testing.T) {
 	t.Parallel()
 	const ttl = 6 * time.Second
@@ -52,8 +52,8 @@ func TestUnreached(t *testing.T) {
 	}
 }
 
-// TestLeaderless: a process without a leader tries the leader's address soon, and again from time to
-// time. It tells people before a ttl is over.
+// TestLeaderless checks that a process without a leader tries the leader's address soon, and again from time to time.
+// It tells people before a ttl is over.
 func TestLeaderless(t *testing.T) {
 	t.Parallel()
 	const ttl = 6 * time.Second
@@ -84,7 +84,7 @@ func TestLeaderless(t *testing.T) {
 	}
 }
 
-// TestLeaderOf: the leader is a living process of the same group that some process follows.
+// TestLeaderOf checks that the leader is a living process of the same group that some process follows.
 func TestLeaderOf(t *testing.T) {
 	t.Parallel()
 	peer := func(server, leader string) rebalance.Peer {
@@ -136,7 +136,7 @@ func TestHostsApart(t *testing.T) {
 	}
 }
 
-// TestStandstill: an agent that takes no turn for that many checks has hung. It is reported once.
+// TestStandstill checks that an agent that takes no turn for that many checks has hung. It is reported once.
 func TestStandstill(t *testing.T) {
 	t.Parallel()
 	var s standstill
@@ -155,7 +155,7 @@ func TestStandstill(t *testing.T) {
 	}
 }
 
-// TestLeaveInTime: the end of a node does not wait for an agent that has hung.
+// TestLeaveInTime checks that the end of a node does not wait for a hung agent.
 func TestLeaveInTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

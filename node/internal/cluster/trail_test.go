@@ -64,7 +64,7 @@ func TestTrail(t *testing.T) {
 	}
 }
 
-// TestTrailIsBounded: while Redis is out of reach the oldest lines wait, and nothing waits for them.
+// TestTrailIsBounded checks that the oldest lines wait while Redis is out of reach, and that nothing waits for them.
 func TestTrailIsBounded(t *testing.T) {
 	t.Parallel()
 	followed := &trail{node: "n1", applied: &plan.Assignment{}, pending: make(chan changes.Line, trailPending)}

@@ -54,8 +54,8 @@ func TestAssignmentOf(t *testing.T) {
 	}
 }
 
-// TestLatest: a process has two leases, and the older is about to run out. The newer counts, in
-// whatever order they are read.
+// TestLatest reads two leases of one process in both orders. The older lease is about to run out. The newer lease
+// counts.
 func TestLatest(t *testing.T) {
 	t.Parallel()
 	at := time.Unix(1e9, 0)
@@ -68,8 +68,8 @@ func TestLatest(t *testing.T) {
 	}
 }
 
-// TestGossipOfANodeIsBounded: a node's gossip fits into memberlist's limit, whatever it has to say. It
-// has nothing about other nodes, and does not change with a plan, which is no news for gossip.
+// TestGossipOfANodeIsBounded checks that all gossip of a node fits into memberlist's limit. It has nothing about other
+// nodes, and does not change with a plan, which is no news for gossip.
 func TestGossipOfANodeIsBounded(t *testing.T) {
 	t.Parallel()
 	boot := identity.NewBoot()
@@ -92,8 +92,8 @@ func TestGossipOfANodeIsBounded(t *testing.T) {
 	}
 }
 
-// TestTheDeadAreNotAskedFor: an instance that has lost its lease is read again only from time to time.
-// It is forgotten with its entry in the index.
+// TestTheDeadAreNotAskedFor checks that an instance that has lost its lease is read again only from time to time. It is
+// forgotten with its entry in the index.
 func TestTheDeadAreNotAskedFor(t *testing.T) {
 	t.Parallel()
 	const again = time.Minute
@@ -140,8 +140,8 @@ func TestTheDeadAreNotAskedFor(t *testing.T) {
 	}
 }
 
-// TestClaimsOverManyTurns: the first plan of a group needs all claims. If each turn is too short for
-// all of them, as with a slow Redis, the turns read them together.
+// TestClaimsOverManyTurns checks that several turns together read the claims of a group. Its first plan needs all
+// claims, and each turn may be too short for all of them, for example with a slow Redis.
 func TestClaimsOverManyTurns(t *testing.T) {
 	t.Parallel()
 	const shards = lowkiq.MaxShards
@@ -188,8 +188,8 @@ func TestClaimsOverManyTurns(t *testing.T) {
 	}
 }
 
-// TestAddressesWhileLookingAway: a process that reads only its own lease finds the others at their
-// addresses of the last read of all leases.
+// TestAddressesWhileLookingAway checks that a process that reads only its own lease finds the others at their addresses
+// of the last read of all leases.
 func TestAddressesWhileLookingAway(t *testing.T) {
 	t.Parallel()
 	c := &Cluster{cfg: Config{Boot: "B", TTL: time.Second, Now: func() time.Duration { return time.Hour }}}

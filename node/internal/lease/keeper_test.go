@@ -69,8 +69,8 @@ func TestKeeperRenews(t *testing.T) {
 	})
 }
 
-// TestKeeperDeadline: the lease is lost 0.7 ttl after the last good request was sent. Neither the
-// time of its answer nor the failures after it change that.
+// TestKeeperDeadline checks that the lease is lost 0.7 ttl after the last good request was sent. Neither the time of
+// its answer nor the failures after it change that.
 func TestKeeperDeadline(t *testing.T) {
 	t.Parallel()
 	hang := func(ctx context.Context) error { <-ctx.Done(); return context.Cause(ctx) }
@@ -115,7 +115,7 @@ func TestKeeperDeadline(t *testing.T) {
 	}
 }
 
-// TestKeeperRecovers: an outage shorter than the deadline has no effect.
+// TestKeeperRecovers checks that an outage shorter than the deadline has no effect.
 func TestKeeperRecovers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -134,8 +134,8 @@ func TestKeeperRecovers(t *testing.T) {
 	})
 }
 
-// TestKeeperLateReply: an answer that comes after the safe end revives nothing, even before
-// watchClock has noticed the end.
+// TestKeeperLateReply checks that an answer after the safe end revives nothing, even before watchClock has noticed the
+// end.
 func TestKeeperLateReply(t *testing.T) {
 	t.Parallel()
 	for _, late := range []time.Duration{time.Nanosecond, time.Millisecond, ttl / 60, ttl} {
@@ -180,8 +180,8 @@ func TestKeeperMissingLease(t *testing.T) {
 	})
 }
 
-// TestKeeperSuspend: the clock jumps while the machine sleeps. The next check before a handler call
-// notices, with no tick in between.
+// TestKeeperSuspend lets the clock jump while the machine sleeps. The next check before a handler call notices, with no
+// tick in between.
 func TestKeeperSuspend(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -207,7 +207,7 @@ func TestKeeperSuspend(t *testing.T) {
 	}
 }
 
-// TestKeeperWarnsOfASlowNetwork: it warns once if renewals take longer than ttl/60 again and again.
+// TestKeeperWarnsOfASlowNetwork checks that the keeper warns once if renewals take longer than ttl/60 again and again.
 func TestKeeperWarnsOfASlowNetwork(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -12,9 +12,8 @@ import (
 	"github.com/lowkiq/lowkiq"
 )
 
-// TestOverruns: handler calls that do not return after their cancel lead to the overrun when their
-// time is over, and not before; those that return in time do not. Each way to end calls comes at
-// its own times.
+// TestOverruns checks that handler calls that do not return after their cancel lead to the overrun when their time is
+// over, and not before. Calls that return in time do not. Each way to end calls has its own times.
 func TestOverruns(t *testing.T) {
 	t.Parallel()
 	const never = time.Duration(-1)

@@ -11,8 +11,8 @@ import (
 	"github.com/lowkiq/lowkiq/queue/rules"
 )
 
-// TestWaitsNameTheBound: calls that wait for a slot of their queue wait for a process only if the queue may have as many
-// calls as its handler has processes.
+// TestWaitsNameTheBound checks that calls that wait for a slot of their queue wait for a process only if the queue may
+// have as many calls as its handler has processes.
 func TestWaitsNameTheBound(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
