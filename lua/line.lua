@@ -13,6 +13,7 @@
 -- entries before it were not seen.
 --#include record
 --#include sound
+--#include rank
 local most, reverse, room = tonumber(ARGV[1]), ARGV[2] == '1', tonumber(ARGV[3])
 local suspects = redis.call('LLEN', KEY.suspects)
 local others = redis.call('ZCOUNT', KEY.urgent, '-inf', '(0') -- urgent ids that are not due
@@ -52,16 +53,15 @@ find.s = function(id)
 end
 
 find.u = function(id, _, score)
-  local now = redis.call('ZSCORE', KEY.urgent, id)
-  if now and now + 0 == score + 0 then return suspects + redis.call('ZRANK', KEY.urgent, id) - others, true end
-  if reverse then return suspects + redis.call('ZCOUNT', KEY.urgent, 0, score), true end
-  return suspects + redis.call('ZCOUNT', KEY.urgent, 0, '(' .. score) - 1, true
+  local before = suspects - others
+  if reverse then return before + rank(KEY.urgent, score, id, false), true end
+  return before + rank(KEY.urgent, score, id, true) - 1, true
 end
 
 -- mark returns the list and the time of an entry.
 local function mark(index, id)
   if index < suspects then return 's,' .. due(id) end
-  if index < before then return string.format('u%.0f,', tonumber(redis.call('ZSCORE', KEY.urgent, id))) .. due(id) end
+  if index < before then return string.format('u%.0f,', redis.call('ZSCORE', KEY.urgent, id) + 0) .. due(id) end
   return ',' .. (is_left(id) and '' or due(id))
 end
 

@@ -4,31 +4,16 @@
 -- ARGV  1 maximum number of members  2 '1': largest first  3 lowest score  4 highest score
 --       5 score of the place ('' for the first part)  6 member of the place
 -- Returns {number of members behind the place, within the scores; member, score, …}
--- The place need not exist any more. The script compares score and then member, so it neither skips nor repeats a
--- member that stays.
+--#include rank
 local most, reverse = tonumber(ARGV[1]), ARGV[2] == '1'
-
--- above compares bytes. Lua's own comparison depends on the locale of the host.
-local function above(x, y)
-  for i = 1, math.min(#x, #y) do
-    local a, b = string.byte(x, i, i), string.byte(y, i, i)
-    if a ~= b then return a > b end
-  end
-  return #x > #y
-end
 
 local function below(score) return redis.call('ZCOUNT', KEY.set, '-inf', score) end
 
 local low = ARGV[3] == '-inf' and 0 or below('(' .. ARGV[3])
 local stop = below(ARGV[4])
 if ARGV[5] ~= '' then
-  local a, b = below('(' .. ARGV[5]), below(ARGV[5])
-  while a < b do
-    local middle = math.floor((a + b) / 2)
-    local member = redis.call('ZRANGE', KEY.set, middle, middle)[1]
-    if above(member, ARGV[6]) or reverse and member == ARGV[6] then b = middle else a = middle + 1 end
-  end
-  if reverse then stop = math.min(stop, a) else low = math.max(low, a) end
+  local place = rank(KEY.set, ARGV[5], ARGV[6], not reverse)
+  if reverse then stop = math.min(stop, place) else low = math.max(low, place) end
 end
 local n = math.max(0, stop - low)
 local answer = {n}

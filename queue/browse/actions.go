@@ -19,8 +19,9 @@ type Action struct {
 	About    string  // what the action does, and what it leaves alone
 	Destroys bool    // it cannot be undone
 
-	blocked bool // named ids may be blocked as well
-	apply   func(j *Jobs, ctx context.Context, in State, ids ...string) (int, error)
+	blocked  bool // named ids may be blocked as well
+	takesOut bool // ready jobs leave the line
+	apply    func(j *Jobs, ctx context.Context, in State, ids ...string) (int, error)
 }
 
 // The actions on jobs that are named or found by a query.
@@ -28,10 +29,10 @@ var (
 	RunNow = &Action{Name: "run-now", Path: "jobs/run-now", States: []State{Anywhere, StateScheduled, StateRetry}, apply: runNow,
 		Brief: "make waiting jobs due now", Label: "Run now", Done: "made due now",
 		About: "They become due now, and run as soon as a handler takes them."}
-	Kill = &Action{Name: "kill", Path: "jobs/kill", States: anyWaiting, apply: (*Jobs).Bury, blocked: true,
+	Kill = &Action{Name: "kill", Path: "jobs/kill", States: anyWaiting, apply: (*Jobs).Bury, blocked: true, takesOut: true,
 		Brief: "send waiting jobs to the morgue", Label: "Kill", Done: "sent to the morgue",
 		About: "Waiting payloads go to the morgue; they can be requeued from there. Payloads in flight are left alone."}
-	Delete = &Action{Name: "delete", Path: "jobs/delete", States: anyWaiting, apply: (*Jobs).Delete, blocked: true, Destroys: true,
+	Delete = &Action{Name: "delete", Path: "jobs/delete", States: anyWaiting, apply: (*Jobs).Delete, blocked: true, takesOut: true, Destroys: true,
 		Brief: "delete waiting jobs", Label: "Delete", Done: "deleted",
 		About: "Waiting payloads are deleted for good. Payloads in flight are left alone."}
 	RequeueBlocked = &Action{Name: "unblock", Path: "blocked/requeue", States: []State{StateBlocked}, apply: (*Jobs).Requeue,

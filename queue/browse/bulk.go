@@ -124,14 +124,28 @@ func (b *bulkRun) run(ctx context.Context) error {
 			b.noteNext(err != nil)
 			return err
 		}
-		for _, c := range batch {
-			b.walk.advance(c)
-		}
+		b.advance(batch)
 		b.step.Examined += len(batch)
 		b.spendBudget(batch)
 	}
 	b.noteNext(b.hasMore() && !b.walk.ended())
 	return nil
+}
+
+// advance moves the place beyond a batch. A suspect that the action has taken out has no place any more. The suspects
+// before it that stayed are the place of those behind it.
+func (b *bulkRun) advance(batch []candidate) {
+	reread := false
+	for _, c := range batch {
+		if c.takenOut {
+			reread = true
+		} else {
+			b.walk.advance(c)
+		}
+	}
+	if reread {
+		b.walk = b.jobs.newWalker(b.boundedQuery(), b.cur.Walk)
+	}
 }
 
 // noteNext records in the step where to continue.
@@ -159,9 +173,10 @@ func (b *bulkRun) loadAndApply(ctx context.Context, query Query, batch []candida
 // found, so that the script skips jobs that have left it.
 func (b *bulkRun) applyAction(ctx context.Context, query Query, batch []candidate) error {
 	ids := map[State][]string{}
-	for _, c := range batch {
+	for i, c := range batch {
 		if query.wantsCandidate(c) && !b.pushedSince(c) {
 			ids[c.state] = append(ids[c.state], c.id)
+			batch[i].takenOut = c.front == suspectFront && b.action.takesOut && !b.query.DryRun
 		}
 	}
 	for _, state := range []State{StateReady, StateScheduled, StateRetry, StateHeld, StateBlocked, StateMorgue} {

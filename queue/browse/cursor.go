@@ -63,6 +63,8 @@ type entry struct {
 	Front string `json:"f,omitempty"` // of a ready job: "s" for a suspect, "u" and its score for an urgent id
 }
 
+const suspectFront = "s"
+
 var frontPattern = regexp.MustCompile(`^(s|u[0-9]{1,16})?$`)
 
 // hashShape returns a hash of everything that must stay the same between pages.

@@ -25,6 +25,7 @@ type candidate struct {
 	front    string // of a ready job: as entry.Front
 	gone     bool   // an entry without a job
 	mismatch bool   // the search does not select it
+	takenOut bool   // a bulk action has taken it out of the list of suspects
 	head     *Listed
 }
 

@@ -20,6 +20,7 @@ var placeTests = []testCase{
 	{"PagesWhosePlaceMoves", testPagesWhosePlaceMoves}, {"BulkWhosePlaceComesAgain", testBulkWhosePlaceComesAgain},
 	{"BulkReachesAllLists", testBulkReachesAllLists}, {"BulkReachesAllGroups", testBulkReachesAllGroups},
 	{"PlaceBeforeReady", testPlaceBeforeReady}, {"PlaceOfAnyList", testPlaceOfAnyList},
+	{"BulkAmongSuspects", testBulkAmongSuspects}, {"PlaceAmongEqualScores", testPlaceAmongEqualScores},
 }
 
 // lineOf pushes jobs that are due, in this order.
@@ -224,6 +225,61 @@ func testPlaceOfAnyList(t *testing.T, b *backend) {
 			}
 		}
 	})
+}
+
+// testBulkAmongSuspects deletes suspects behind others that stay. No job is skipped, within a step or between two.
+func testBulkAmongSuspects(t *testing.T, b *backend) {
+	for _, limit := range []int{1, 2, 3, 100} {
+		for _, most := range []string{"s03", "z99"} {
+			t.Run(fmt.Sprintf("%d up to %s", limit, most), func(t *testing.T) {
+				r := newRig(t, b)
+				lineOf(t, r.q, "s", 30)
+				r.pop(30)
+				r.own(Seize)
+				lineOf(t, r.q, "z", 3)
+				query := browse.Query{State: browse.StateReady, Range: browse.Range{Limit: limit, MinID: "s02", MaxID: most}}
+				sum, _ := allSteps(t, r.q, browse.Delete, query)
+				eq(t, "deleted", sum.Changed, map[string]int{"s03": 2, "z99": 31}[most])
+				eq(t, "left", len(whole(t, r.q, browse.Query{State: browse.StateReady})), 33-sum.Changed)
+				dry, _ := allSteps(t, r.q, browse.Delete, browse.Query{State: browse.StateReady, DryRun: true, Range: browse.Range{Limit: limit}})
+				eq(t, "counted", dry.Changed, 33-sum.Changed)
+			})
+		}
+	}
+}
+
+// testPlaceAmongEqualScores lists and deletes urgent ids of the same score. No id is skipped or repeated.
+func testPlaceAmongEqualScores(t *testing.T, b *backend) {
+	r := newRig(t, b)
+	var ids []string
+	for i := range 10 {
+		ids = append(ids, fmt.Sprint("a", i))
+		r.push(job(ids[i], "1", in(time.Hour), urgent))
+	}
+	r.noErr(second(browse.Of(r.q).RunNow(r.ctx, ids...)))
+	r.push(job("p0", "1"), job("p1", "1"))
+	for _, reverse := range []bool{false, true} {
+		query := browse.Query{State: browse.StateReady, Range: browse.Range{Limit: 1, Reverse: reverse}}
+		seen := map[string]int{}
+		for n := 0; n == 0 || query.Cursor != "" && n < 30; n++ {
+			page, err := browse.Of(r.q).Page(r.ctx, query)
+			r.noErr(err)
+			for _, one := range page.Jobs {
+				seen[one.ID]++
+				if one.ID == "a4" { // its place is gone
+					r.push(job("a4", "2"))
+					r.noErr(second(browse.Of(r.q).Delete(r.ctx, browse.Anywhere, "a4")))
+				}
+			}
+			query.Cursor = page.Next
+		}
+		for id, n := range seen {
+			eq(t, id, n, 1)
+		}
+		eq(t, "ids", len(seen), map[bool]int{false: 12, true: 11}[reverse])
+	}
+	sum, _ := allSteps(t, r.q, browse.Delete, browse.Query{State: browse.StateReady, Range: browse.Range{Limit: 1, MinID: "a5"}})
+	eq(t, "deleted", sum.Changed, 7)
 }
 
 func second[V any](_ V, err error) error { return err }
