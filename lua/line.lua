@@ -6,9 +6,10 @@
 -- Returns {number of ids behind the place; id, list and time with a comma between, …}
 -- The list is 's' for suspects, 'u' and the score for urgent, '' for ready. The time is the due time (us) of the job,
 -- or '' if the id has no job.
--- Entries leave the ready list at its head; repair.lua is the rare exception. So if the entry of a place is
--- gone, it was popped with all entries before it. The due time distinguishes it from an entry of the same id
--- that came later. If an id became due again where it stood, the place is the id that was seen before it.
+-- Entries leave the ready list at its head; repair.lua and take.lua are the rare exceptions. So if the entry of a place
+-- is gone, it was popped with all entries before it. The due time of its job distinguishes it from a later entry of the
+-- same id. Only an id that was popped, pushed and then deleted or made urgent passes for an entry that stayed.
+-- If an id became due again where it stood, the place is the id that was seen before it.
 -- A suspect or an urgent id may also have an obsolete entry in ready. That entry is never its place, because the
 -- entries before it were not seen.
 --#include record
@@ -24,6 +25,7 @@ local stale = redis.call('EXISTS', KEY.stale) == 1
 -- is_left reports whether workers pass over the entry of an id in ready.
 local function is_left(id) return stale and redis.call('HEXISTS', KEY.stale, id) == 1 end
 
+-- due returns the due time of an id as text, and its record.
 local function due(id)
   local record = redis.call('HGET', KEY.jobs, id)
   if not record or record == 'x' then return '', record end
@@ -32,30 +34,37 @@ local function due(id)
   return job and string.format('%.0f', job.at) or '0', record -- a damaged job is listed without a time
 end
 
--- find has a function for each list, which returns the index of an entry. If the entry is gone, the index is just
--- before the entries that may not have been seen. The function also reports whether the search is over. Otherwise the
--- entry that was seen before it may be a better place.
+-- find has a function for each list, which returns the index of an entry, or nil if it is gone.
 local find = {}
 
--- An unchanged job that has no entry was popped, with all entries before it.
-find[''] = function(id, was)
-  local gone = reverse and before or before - 1
+find[''] = function(id, _, was)
   local at, record = due(id)
-  local there = record and record ~= 'x'
-  if not is_left(id) and (there and at ~= was or not record and was ~= '') then return gone, false end
+  local jobless = record == 'x' or is_left(id)
+  if not jobless and (not record or at ~= was) then return nil end
   local found = redis.call('LPOS', KEY.ready, id)
-  return found and before + found or gone, found or there
+  return found and before + found or nil
 end
 
-find.s = function(id)
-  local found = redis.call('LPOS', KEY.suspects, id)
-  return found or (reverse and suspects or -1), found
+find.s = function(id) return redis.call('LPOS', KEY.suspects, id) or nil end
+
+-- The place of an urgent id need not exist any more. The result is an index just before the entries behind it.
+find.u = function(id, score)
+  local first = suspects - others
+  if reverse then return first + rank(KEY.urgent, score, id, false) end
+  return first + rank(KEY.urgent, score, id, true) - 1
 end
 
-find.u = function(id, _, score)
-  local before = suspects - others
-  if reverse then return before + rank(KEY.urgent, score, id, false), true end
-  return before + rank(KEY.urgent, score, id, true) - 1, true
+-- place returns the index of the newest entry of the place that is still there. If none is, it returns an index just
+-- before the entries that may not have been seen.
+local function place()
+  local list = string.sub(ARGV[5], 1, 1)
+  for p = 4, #ARGV, 3 do
+    if string.sub(ARGV[p + 1], 1, 1) ~= list then break end
+    local found = find[list](ARGV[p], string.sub(ARGV[p + 1], 2), ARGV[p + 2])
+    if found then return found end
+  end
+  if list == 's' then return reverse and suspects or -1 end
+  return reverse and before or before - 1
 end
 
 -- mark returns the list and the time of an entry.
@@ -81,15 +90,7 @@ end
 
 local low, high = 0, size - 1
 if #ARGV > 3 then
-  local place
-  for p = 4, #ARGV, 3 do
-    local list = ARGV[p + 1]
-    local found, over = find[string.sub(list, 1, 1)](ARGV[p], ARGV[p + 2], string.sub(list, 2))
-    -- If an entry is gone, its index is too low in a list that is read forward, and a guess in reverse.
-    if not place or reverse and over or not reverse and found > place then place = found end
-    if over then break end
-  end
-  if reverse then high = place - 1 else low = place + 1 end
+  if reverse then high = place() - 1 else low = place() + 1 end
 end
 local n = math.max(0, high - low + 1)
 local answer = {n}
