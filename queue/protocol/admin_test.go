@@ -16,7 +16,7 @@ var adminTests = []testCase{
 	{"ManyCrowdedIDs", testManyCrowdedIDs}, {"LargeRecords", testLargeRecords}, {"MorgueOfACrowd", testMorgueOfACrowd}, {"RequeueKeepsTheOrder", testRequeueKeepsTheOrder},
 }
 
-// testManyCrowdedIDs: a script changes ids of about 2,000 payloads, however many ids it gets, because an id
+// testManyCrowdedIDs checks that a script changes ids of about 2,000 payloads, however many ids it gets, because an id
 // may have 10,000.
 func testManyCrowdedIDs(t *testing.T, b *backend) {
 	r := newRig(t, b)
@@ -60,7 +60,7 @@ func testManyCrowdedIDs(t *testing.T, b *backend) {
 	all("forgotten", n, err)
 }
 
-// testLargeRecords: a payload of a megabyte counts like many small payloads.
+// testLargeRecords checks that a payload of a megabyte counts like many small payloads.
 func testLargeRecords(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	var ids []string
@@ -83,7 +83,7 @@ func testLargeRecords(t *testing.T, b *backend) {
 	eq(t, "requeued", n, 5)
 }
 
-// testMorgueOfACrowd: payloads of an id that are buried join those that were buried before, in bulk.
+// testMorgueOfACrowd checks that payloads of an id that are buried join those that were buried before, in bulk.
 func testMorgueOfACrowd(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	push := func(from, to int, s float64) {
@@ -132,8 +132,8 @@ func testMorgueOfACrowd(t *testing.T, b *backend) {
 	}
 }
 
-// testRequeueKeepsTheOrder: buried payloads were pushed before the waiting payloads. Of equal scores they
-// come first (I3).
+// testRequeueKeepsTheOrder checks that buried payloads come before waiting payloads of equal scores, because they were
+// pushed before (I3).
 func testRequeueKeepsTheOrder(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.push(job("a", "1", score(7)), job("a", "2", score(7)))

@@ -77,7 +77,7 @@ func testBulkActions(t *testing.T, b *backend) {
 	}
 }
 
-// testBulkOfFailed: a job counts as failed also when its turn has come. A job that is blocked, in flight or
+// testBulkOfFailed checks that a job counts as failed also when its turn has come. A job that is blocked, in flight or
 // fresh does not.
 func testBulkOfFailed(t *testing.T, b *backend) {
 	for action, after := range map[*browse.Action]string{browse.Kill: "dead1:morgue dead2:morgue f1:morgue f2:morgue f3:morgue", browse.Delete: "dead1:morgue dead2:morgue"} {
@@ -95,7 +95,7 @@ func testBulkOfFailed(t *testing.T, b *backend) {
 	}
 }
 
-// testBulkInSteps: steps are bounded, continue where the last step ended, and do no harm when repeated.
+// testBulkInSteps checks that steps are bounded, continue where the last step ended, and do no harm when repeated.
 func testBulkInSteps(t *testing.T, b *backend) {
 	q := crowd(t, b, 50)
 	query := browse.Query{State: browse.StateScheduled, Range: browse.Range{Limit: 30}}
@@ -120,7 +120,7 @@ func testBulkInSteps(t *testing.T, b *backend) {
 	}
 }
 
-// testBulkAsOfStart: jobs that come while the action runs do not prolong it.
+// testBulkAsOfStart checks that jobs that come while the action runs do not prolong it.
 func testBulkAsOfStart(t *testing.T, b *backend) {
 	q := crowd(t, b, 20)
 	for _, c := range []struct {

@@ -133,7 +133,7 @@ func testCallOfEachEnd(t *testing.T, b *backend) {
 	eq(t, "no calls", fmt.Sprint(none, err), "[] <nil>")
 }
 
-// testCallMany: each call gets the answer to its own payload, also if ids and data are equal.
+// testCallMany checks that each call gets the answer to its own payload, also if ids and data are equal.
 func testCallMany(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.serve()
@@ -232,7 +232,7 @@ func testCallContextEnds(t *testing.T, b *backend) {
 	eq(t, "calls that wait", r.c.Waiting(), 0)
 }
 
-// testCallClosed: calls end at once with an error when their client is closed.
+// testCallClosed checks that calls end at once with an error when their client is closed.
 func testCallClosed(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	ends := make(chan error, 10)
@@ -268,7 +268,7 @@ func testCallClosed(t *testing.T, b *backend) {
 	}
 }
 
-// testCallGone: a payload that Redis has lost has no end, and its call ends with an error.
+// testCallGone checks that a payload that Redis has lost has no end, and its call ends with an error.
 func testCallGone(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	ctx, cancel := context.WithTimeout(r.ctx, patience)
@@ -286,7 +286,7 @@ func testCallGone(t *testing.T, b *backend) {
 	}
 }
 
-// testCallByMiddlewares: the client looks for replies under the ids that middlewares have set.
+// testCallByMiddlewares checks that the client looks for replies under the ids that middlewares have set.
 func testCallByMiddlewares(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.noErr(r.c.SetRules("q", PushRules{Middlewares: []Middleware{func(_ string, next Pusher) Pusher {

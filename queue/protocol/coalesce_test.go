@@ -72,7 +72,7 @@ func testCoalesceLatest(t *testing.T, b *backend) {
 	}
 }
 
-// testCoalesceLarge: payloads that are stored apart from the record coalesce as well.
+// testCoalesceLarge checks that payloads that are stored apart from the record coalesce as well.
 func testCoalesceLarge(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.rule(PushRules{Push: rules.Push{Coalesce: rules.CoalesceLatest, IDPayload: 2 << 20}})
@@ -108,7 +108,7 @@ func testCoalesceOnce(t *testing.T, b *backend) {
 	eq(t, "runs again", show(r.drain()...), "b[1] a[3]")
 }
 
-// testCoalesceCalls: each caller gets an answer.
+// testCoalesceCalls checks that each caller gets an answer.
 func testCoalesceCalls(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	for kind, want := range map[string]string{rules.CoalesceLatest: "a[call 4]", rules.CoalesceOnce: "a[1 call]"} {
@@ -123,8 +123,8 @@ func testCoalesceCalls(t *testing.T, b *backend) {
 	}
 }
 
-// testCoalesceAgain: a push comes again because its answer was lost. Its stored payload keeps its place
-// beside calls, and a payload that it replaced does not come back (I3).
+// testCoalesceAgain repeats a push whose answer was lost. Its stored payload keeps its place beside calls, and a
+// payload that it replaced does not come back (I3).
 func testCoalesceAgain(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.rule(PushRules{Push: rules.Push{Coalesce: rules.CoalesceLatest}})
@@ -164,9 +164,8 @@ func payloadsOf(jobs []lowkiq.Push) (all []string) {
 	return all
 }
 
-// testCoalesceLast: whatever happens between pushes, pops, answers and changes of the owner, a run that
-// sees the last push of an id begins after it. It sees the pushed payload or, with once, a payload that no
-// earlier run has begun.
+// testCoalesceLast checks that a run that sees the last push of an id begins after it, for all pushes, pops, answers
+// and changes of the owner. It sees the pushed payload or, with once, a payload that no earlier run has begun.
 func testCoalesceLast(t *testing.T, b *backend) {
 	for seed := range uint64(15) {
 		rng := rand.New(rand.NewPCG(seed, 5))
@@ -251,7 +250,7 @@ func testCoalesceLast(t *testing.T, b *backend) {
 	}
 }
 
-// testDebounce: each push puts waiting jobs off, up to the longest time. It does not put off jobs that have
+// testDebounce checks that each push puts waiting jobs off, up to the longest time. It does not put off jobs that have
 // failed, are held, or have a time of their own.
 func testDebounce(t *testing.T, b *backend) {
 	r := newRig(t, b)
@@ -309,8 +308,8 @@ func testDebounce(t *testing.T, b *backend) {
 	near(t, "of its own, after a job that was put off", due("again"), 5*time.Hour)
 }
 
-// testDebounceForward: no push makes an id due earlier than it is, whoever has set that time: a producer
-// that does not know the rule yet, or a delivery. A push with a shorter time of quiet does not either.
+// testDebounceForward checks that no push makes an id due earlier than it is, whoever has set that time. It may be a
+// producer that does not know the rule yet, a delivery, or a push with a shorter time of quiet.
 func testDebounceForward(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	by := PushRules{Push: rules.Push{Debounce: rules.Debounce{Quiet: time.Second, Most: 10 * time.Second}}}
@@ -368,7 +367,7 @@ func (r *rig) back(s *Shard, id string, d time.Duration) {
 	r.noErr(db.HSet(r.ctx, k.Jobs, id, strings.Join(fields, " ")).Err())
 }
 
-// testDebounceForgets: the time of an id's first push is not kept longer than needed.
+// testDebounceForgets checks that the time of an id's first push is not kept longer than needed.
 func testDebounceForgets(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.rule(PushRules{Push: rules.Push{Debounce: rules.Debounce{Quiet: time.Second, Most: time.Minute}}})

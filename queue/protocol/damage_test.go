@@ -52,7 +52,7 @@ func damaged(t *testing.T, b *backend, record string) *rig {
 	return r
 }
 
-// testDamageBlindsNobody: lists and pages show a broken record as damaged, and show the others.
+// testDamageBlindsNobody checks that lists and pages show a broken record as damaged, and show the others.
 func testDamageBlindsNobody(t *testing.T, b *backend) {
 	for name, record := range damages {
 		r := damaged(t, b, record)
@@ -87,7 +87,7 @@ func testDamageBlindsNobody(t *testing.T, b *backend) {
 	}
 }
 
-// testDamageStopsNoAction: an action leaves a broken record alone and handles the others.
+// testDamageStopsNoAction checks that an action leaves a broken record alone and handles the others.
 func testDamageStopsNoAction(t *testing.T, b *backend) {
 	for name, record := range damages {
 		r := damaged(t, b, record)
@@ -114,8 +114,8 @@ func testDamageStopsNoAction(t *testing.T, b *backend) {
 	}
 }
 
-// testDamageStrandsNobody: the end of a flight meets broken records in the morgue and of parked payloads.
-// Its ids and their neighbours are in a list afterwards (I2, I6).
+// testDamageStrandsNobody ends a flight among broken records in the morgue and of parked payloads. Its ids and their
+// neighbours are in a list afterwards (I2, I6).
 func testDamageStrandsNobody(t *testing.T, b *backend) {
 	for name, record := range damages {
 		r := damaged(t, b, record)
@@ -150,7 +150,7 @@ func testDamageStrandsNobody(t *testing.T, b *backend) {
 	}
 }
 
-// testDamageFliesAside: a pop sets unreadable records aside and returns the others. Payloads that were
+// testDamageFliesAside checks that a pop sets unreadable records aside and returns the others. Payloads that were
 // parked for such an id are handled.
 func testDamageFliesAside(t *testing.T, b *backend) {
 	for name, record := range damages {
@@ -185,8 +185,8 @@ func jobIDs(p Popped) (ids []string) {
 	return ids
 }
 
-// testDamageRefusesItsPush: a push to an id with an unreadable record is refused, and the others of the
-// same push are stored.
+// testDamageRefusesItsPush checks that a push to an id with an unreadable record is refused, and the others of the same
+// push are stored.
 func testDamageRefusesItsPush(t *testing.T, b *backend) {
 	for name, record := range damages {
 		r := damaged(t, b, record)
@@ -203,7 +203,7 @@ func testDamageRefusesItsPush(t *testing.T, b *backend) {
 	}
 }
 
-// testDamageOfAnEntry: a damaged entry of the registry concerns its own queue. An error says what is wrong,
+// testDamageOfAnEntry checks that a damaged entry of the registry concerns its own queue. An error says what is wrong,
 // where, and what to write, and nothing overwrites the entry. Once it is mended, everything works again.
 func testDamageOfAnEntry(t *testing.T, b *backend) {
 	for name, c := range map[string]struct{ entry, says string }{

@@ -13,7 +13,7 @@ var deletedTests = []testCase{
 	{"Deleted_JobsKeepNobodyWaiting", testDeletedAhead},
 }
 
-// testDeletedAhead: deleted jobs keep no other job waiting. A pop that finds their tombstones looks on.
+// testDeletedAhead checks that deleted jobs keep no other job waiting. A pop that finds their tombstones looks on.
 func testDeletedAhead(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	var jobs []lowkiq.Push

@@ -12,7 +12,7 @@ import (
 
 var eventTests = []testCase{{"Events", testEventsAreHeard}}
 
-// testEventsAreHeard: nodes that publish find a listener, which gets their events and the list of changes.
+// testEventsAreHeard checks that nodes that publish find a listener, which gets their events and the list of changes.
 func testEventsAreHeard(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	eq(t, "nobody listens", len(interest(r)), 0)

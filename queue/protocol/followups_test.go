@@ -102,7 +102,7 @@ func (r *rig) ship(q *Queue) (shipments []*Shipment) {
 	return shipments
 }
 
-// testFollowUpAck: follow-ups are stored with the ack of their job, in their order, once.
+// testFollowUpAck checks that follow-ups are stored with the ack of their job, in their order, once.
 func testFollowUpAck(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.c.DB().ForTests().AddHook(twice{})
@@ -201,7 +201,7 @@ func (r *rig) ends(push func(payload string), see func(payload, end string)) {
 	}
 }
 
-// testFollowUpRule: each dead payload is a follow-up by the rule, in the form in which its queue stores it.
+// testFollowUpRule checks that each dead payload is a follow-up by the rule, in the form in which its queue stores it.
 func testFollowUpRule(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	var want []string
@@ -231,7 +231,7 @@ func testFollowUpRule(t *testing.T, b *backend) {
 	eq(t, "after the rule", len(r.outgoing()), len(want))
 }
 
-// testFollowUpMember: each end of a workflow's member is a follow-up to its workflow.
+// testFollowUpMember checks that each end of a workflow's member is a follow-up to its workflow.
 func testFollowUpMember(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	number := int64(0)
@@ -261,8 +261,8 @@ func testFollowUpMember(t *testing.T, b *backend) {
 	eq(t, "the reply to a call of the same payload", r.reply("crowd7"), "buried\n")
 }
 
-// testFollowUpOnce: a follow-up arrives once, however often relays send it, and follow-ups of a shard for a shard arrive
-// in order.
+// testFollowUpOnce checks that a follow-up arrives once, however often relays send it, and follow-ups of a shard for a
+// shard arrive in order.
 func testFollowUpOnce(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.c.DB().ForTests().AddHook(twice{})
@@ -306,7 +306,7 @@ func testFollowUpOnce(t *testing.T, b *backend) {
 	}
 }
 
-// testFollowUpFull: no follow-up overtakes a refused follow-up of its source on the way to a shard.
+// testFollowUpFull checks that no follow-up overtakes a refused follow-up of its source on the way to a shard.
 func testFollowUpFull(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	mail := r.otherQueue("mail", 1)
@@ -334,7 +334,8 @@ func testFollowUpFull(t *testing.T, b *backend) {
 	}
 }
 
-// testFollowUpMoved: a follow-up that was delivered before its queue got another number of shards is not delivered again.
+// testFollowUpMoved checks that a follow-up that was delivered before its queue got another number of shards is not
+// delivered again.
 func testFollowUpMoved(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	mail := r.otherQueue("mail", 1)
@@ -352,8 +353,8 @@ func testFollowUpMoved(t *testing.T, b *backend) {
 	eq(t, "delivered", fmt.Sprint(s.Before, s.Delivered, len(s.All), s.Err), fmt.Sprint([]int64{all[0].Number}, 1, 1, nil))
 }
 
-// testFollowUpOverLimit: a follow-up beyond a limit that was lowered since goes into its id once that is empty, and the
-// follow-ups behind it follow.
+// testFollowUpOverLimit checks that a follow-up beyond a limit that was lowered since goes into its id once that is
+// empty, and the follow-ups behind it follow.
 func testFollowUpOverLimit(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	mail := r.otherQueue("mail", 1)
@@ -377,7 +378,7 @@ func testFollowUpOverLimit(t *testing.T, b *backend) {
 	}
 }
 
-// testFollowUpDrop: the oldest follow-ups of all shards are listed and dropped, however large they are.
+// testFollowUpDrop checks that the oldest follow-ups of all shards are listed and dropped, however large they are.
 func testFollowUpDrop(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	q, number := r.otherQueue("wide", 2), 0
@@ -414,7 +415,8 @@ func testFollowUpDrop(t *testing.T, b *backend) {
 	eq(t, "dropped at last", dropped, map[string]int{"mail": 2})
 }
 
-// testFollowUpError: a dead payload keeps at most 1 KiB of its error, and of a Python traceback the last line.
+// testFollowUpError checks that a dead payload keeps at most 1 KiB of its error, and of a Python traceback the last
+// line.
 func testFollowUpError(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.noErr(r.claim.StoreDeadTo(r.ctx, "alerts"))
@@ -435,8 +437,8 @@ func testFollowUpError(t *testing.T, b *backend) {
 	}
 }
 
-// testFollowUpRefused: a follow-up that cannot be stored is refused before its job ends. Nobody outside can forge the
-// end of a workflow's member.
+// testFollowUpRefused checks that a follow-up that cannot be stored is refused before its job ends. Nobody outside can
+// forge the end of a workflow's member.
 func testFollowUpRefused(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.otherQueue("mail", 1)
@@ -479,7 +481,7 @@ func testFollowUpRefused(t *testing.T, b *backend) {
 	}
 }
 
-// testReserved: a user cannot register a built-in queue, or push to it by any way.
+// testReserved checks that a user cannot register a built-in queue, or push to it by any way.
 func testReserved(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	if _, err := r.c.Register(r.ctx, lowkiq.Queue{Name: Workflows, Shards: 1}); !errors.Is(err, ErrReserved) {
@@ -509,7 +511,7 @@ func testReserved(t *testing.T, b *backend) {
 	r.noErr(err)
 }
 
-// testFollowUpDeletion: follow-ups that are not delivered stop a deletion, unless it is forced.
+// testFollowUpDeletion checks that follow-ups that are not delivered stop a deletion, unless it is forced.
 func testFollowUpDeletion(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.otherQueue("mail", 1)
@@ -534,8 +536,8 @@ func testFollowUpDeletion(t *testing.T, b *backend) {
 	}
 }
 
-// testFollowUpNumbers: numbers rise after all follow-ups are gone, after a jump of the clock, and after Redis has lost
-// the last number.
+// testFollowUpNumbers checks that numbers rise after all follow-ups are gone, after a jump of the clock, and after
+// Redis has lost the last number.
 func testFollowUpNumbers(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.otherQueue("mail", 1)

@@ -56,8 +56,8 @@ func (g *grouper) ask(limit rules.Limit, wants ...GroupWant) []GroupGrant {
 	return grants
 }
 
-// testGroupsNeverMore: requests are lost, come twice or late, and instances die. No group ever has more ids
-// in calls than its limit, and at the end all of the limit is used.
+// testGroupsNeverMore loses, repeats and delays requests, and lets instances die. No group ever has more ids in calls
+// than its limit, and at the end all of the limit is used.
 func testGroupsNeverMore(t *testing.T, b *backend) {
 	for seed := range uint64(10) {
 		r, rng := newRig(t, b), rand.New(rand.NewPCG(seed, 2))
@@ -120,7 +120,7 @@ func testGroupsNeverMore(t *testing.T, b *backend) {
 	}
 }
 
-// testGroupsRate: at no time more ids of a group have begun than rate and burst allow. The times at which
+// testGroupsRate checks that at no time more ids of a group have begun than rate and burst allow. The times at which
 // ids ask again grow. These ids come before others, and the whole rate is used.
 func testGroupsRate(t *testing.T, b *backend) {
 	r := newRig(t, b)
@@ -163,9 +163,9 @@ func testGroupsRate(t *testing.T, b *backend) {
 	}
 }
 
-// testGroupsTurn: an instance without a permit of a group gets the next free permit, however many ids of
-// others ask before it. If it does not come, others get the permit. Turns last by Redis's clock. If the
-// machine stood still for longer, the test begins again.
+// testGroupsTurn checks that an instance without a permit of a group gets the next free permit, however many ids of
+// others ask before it. If it does not come, others get the permit. Turns last by Redis's clock. If the machine stood
+// still for longer, the test begins again.
 func testGroupsTurn(t *testing.T, b *backend) {
 	want := strings.TrimSpace(`
 all of it: 2
@@ -240,7 +240,7 @@ func (r *rig) turns() (got string, slow bool) {
 	return strings.Join(answers, "\n"), slow || clock().Sub(began) >= another
 }
 
-// testGroupsStop: a handler stops a group for a time, for all instances.
+// testGroupsStop checks that a handler stops a group for a time, for all instances.
 func testGroupsStop(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	one, two := r.grouper("n/1"), r.grouper("n/2")
@@ -264,8 +264,7 @@ func testGroupsStop(t *testing.T, b *backend) {
 	}
 }
 
-// testGroupsForgotten: entries that say nothing any more leave Redis, when they are asked for or when
-// others are.
+// testGroupsForgotten checks that obsolete entries leave Redis when they or others are asked for.
 func testGroupsForgotten(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	one, two, limit := r.grouper("n/1"), r.grouper("n/2"), rules.Limit{Concurrency: 2}
@@ -314,7 +313,7 @@ func testGroupsForgotten(t *testing.T, b *backend) {
 	}
 }
 
-// testGroupsManyForgotten: requests about new groups again and again remove as many groups from Redis as
+// testGroupsManyForgotten checks that requests about new groups again and again remove as many groups from Redis as
 // they add.
 func testGroupsManyForgotten(t *testing.T, b *backend) {
 	r := newRig(t, b)
@@ -338,7 +337,7 @@ func testGroupsManyForgotten(t *testing.T, b *backend) {
 	}
 }
 
-// testGroupsChangedRate: while some nodes follow one limit and some another, as just after a change of the
+// testGroupsChangedRate checks that while some nodes follow one limit and some another, as just after a change of the
 // rule, no more ids begin than the larger limit allows.
 func testGroupsChangedRate(t *testing.T, b *backend) {
 	const burst = 20
@@ -361,7 +360,7 @@ func testGroupsChangedRate(t *testing.T, b *backend) {
 	}
 }
 
-// testGroupsRegroup: under another rule ids ask again before the time that the old rule gave them.
+// testGroupsRegroup checks that under another rule ids ask again before the time that the old rule gave them.
 // Postponements of their handlers stay. The next owner of the shard knows by which rule they wait.
 func testGroupsRegroup(t *testing.T, b *backend) {
 	r := newRig(t, b)
@@ -388,7 +387,7 @@ func testGroupsRegroup(t *testing.T, b *backend) {
 	eq(t, "of a claim", r.own(Self).GroupRule(), "another")
 }
 
-// testGroupsLetGo: people let a group go on whose entry Redis has forgotten, while ids of it wait.
+// testGroupsLetGo checks that people can let a group go on whose entry Redis has forgotten, while ids of it wait.
 func testGroupsLetGo(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.push(job("a:1", "1"), job("b:1", "1"))

@@ -36,8 +36,8 @@ func looseRig(t *testing.T, b *backend) *rig {
 	return r
 }
 
-// testHeaderCutShort: the audit names a record whose payload is cut within its headers, in every form. A
-// pop and a repair move it aside, unchanged.
+// testHeaderCutShort checks that the audit names a record whose payload is cut within its headers, in every form. A pop
+// and a repair move it aside, unchanged.
 func testHeaderCutShort(t *testing.T, b *backend) {
 	for form, record := range map[string]string{
 		"a": "a1234567\x00\x00" + cutEnvelope, "e": "e1234567" + "\x40\x00\x00\x00\x00\x00\x00\x00" + cutEnvelope, "j": "j-1 1 1 6 0 2\n1 6:" + cutEnvelope,
@@ -65,7 +65,7 @@ func testHeaderCutShort(t *testing.T, b *backend) {
 	}
 }
 
-// testHeaderCutShortInTheSpill: the audit names and shows such a payload of a crowded id. Two of them are
+// testHeaderCutShortInTheSpill checks that the audit names and shows such a payload of a crowded id. Two of them are
 // equal only if all their bytes are.
 func testHeaderCutShortInTheSpill(t *testing.T, b *backend) {
 	r := looseRig(t, b)
@@ -90,7 +90,7 @@ func testHeaderCutShortInTheSpill(t *testing.T, b *backend) {
 	eq(t, "kept", strings.Count(strings.Join(kept, ""), cutEnvelope), 2)
 }
 
-// testHeaderKeyOfAnother: the field of a payload names the place of another payload, or none. A push and a
+// testHeaderKeyOfAnother checks that the field of a payload names the place of another payload, or none. A push and a
 // return of the payload must succeed and must not cost the other payload.
 func testHeaderKeyOfAnother(t *testing.T, b *backend) {
 	for _, what := range []string{"push", "return"} {
@@ -130,7 +130,7 @@ func testHeaderKeyOfAnother(t *testing.T, b *backend) {
 	}
 }
 
-// testHeaderOnPages: a page cuts payloads, and says so only of those that it has cut.
+// testHeaderOnPages checks that a page cuts payloads, and says so only of those that it has cut.
 func testHeaderOnPages(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	for id, options := range map[string][]func(*lowkiq.Push){"a": nil, "e": {score(1)}} {
@@ -166,7 +166,7 @@ func testHeaderOnPages(t *testing.T, b *backend) {
 	}
 }
 
-// testHeaderShortMember: an entry of the spill that is too short to have a key hides no other.
+// testHeaderShortMember checks that an entry of the spill that is too short to have a key hides no other.
 func testHeaderShortMember(t *testing.T, b *backend) {
 	r := looseRig(t, b)
 	r.crowd("s", 40)

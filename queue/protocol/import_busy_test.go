@@ -24,8 +24,8 @@ var importStateTests = []testCase{
 	{"Import_ManyShards", testImportManyShards}, {"Import_Forgotten", testImportForgotten}, {"Import_KeepsItsTime", testImportKeepsItsTime},
 }
 
-// testImportAmongWorkers: workers handle jobs that producers push and a source sends. The source repeats
-// entries without an answer. Each payload is handled once, and the source's payloads in its order.
+// testImportAmongWorkers runs workers beside producers and a source of imports, which repeats entries without an
+// answer. Each payload is handled once, and the source's payloads in its order.
 func testImportAmongWorkers(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	const ids, entries = 6, 40
@@ -123,8 +123,7 @@ func (r *rig) workOn(handled map[string][]string) (busy bool) {
 	return len(p.Jobs) > 0
 }
 
-// testImportIntoEveryState: an imported entry joins its id in whatever state it is, and the audit finds no
-// fault.
+// testImportIntoEveryState checks that an imported entry joins its id in each state, and that the audit finds no fault.
 func testImportIntoEveryState(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	takeLeases(t, r.c, "n/1", "n/2", "n/3", "n/4")
@@ -158,7 +157,7 @@ func testImportIntoEveryState(t *testing.T, b *backend) {
 	}
 }
 
-// testImportBesideDamage: an unreadable record refuses only its own entries, which come again once it is
+// testImportBesideDamage checks that an unreadable record refuses only its own entries, which come again once it is
 // mended.
 func testImportBesideDamage(t *testing.T, b *backend) {
 	for name, record := range damages {
@@ -197,7 +196,7 @@ func testImportBesideDamage(t *testing.T, b *backend) {
 	}
 }
 
-// testImportACrowd: ids with as many payloads as the limits allow, and one more.
+// testImportACrowd imports ids with as many payloads as the limits allow, and one more.
 func testImportACrowd(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	takeLeases(t, r.c, "n/1")
@@ -232,7 +231,8 @@ func testImportACrowd(t *testing.T, b *backend) {
 	}
 }
 
-// testImportManyShards: shards that need several calls get all of their entries, whatever the others need.
+// testImportManyShards checks that shards that need several calls get all of their entries, independently of the
+// others.
 func testImportManyShards(t *testing.T, b *backend) {
 	q := newQueue(t, b.open(t), 7)
 	var entries []transfer.Entry
@@ -258,8 +258,8 @@ func testImportManyShards(t *testing.T, b *backend) {
 	}
 }
 
-// testImportForgotten: a source that is forgotten leaves a mark. It refuses late entries, and is removed
-// long after.
+// testImportForgotten checks that a forgotten source leaves a mark. The mark refuses late entries, and is removed long
+// after.
 func testImportForgotten(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	refused := entry(2, "b", "x", func(e *transfer.Entry) { e.Err = errors.New("not now") })
@@ -297,7 +297,7 @@ func testImportForgotten(t *testing.T, b *backend) {
 	}
 }
 
-// testImportKeepsItsTime: pushes of a queue that puts ids off do not move the time of an entry.
+// testImportKeepsItsTime checks that pushes of a queue that puts ids off do not move the time of an entry.
 func testImportKeepsItsTime(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.rule(PushRules{Push: rules.Push{Debounce: rules.Debounce{Quiet: time.Minute, Most: time.Hour}}})

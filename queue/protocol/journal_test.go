@@ -83,7 +83,7 @@ func (r *rig) nack0(flight int64, id string) {
 	eq(r.t, "nacked", n, 0)
 }
 
-// testJournalCrashes: only the seizure that counts a crash writes it.
+// testJournalCrashes checks that only the seizure that counts a crash writes it.
 func testJournalCrashes(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.push(job("a", "1"), job("b", "1"))
@@ -99,7 +99,7 @@ func testJournalCrashes(t *testing.T, b *backend) {
 	eq(t, "b", sketch(r.runs("b")), "")
 }
 
-// testJournalBounds: a shard keeps a number of runs in whole entries, and a tenth more before it drops any.
+// testJournalBounds checks that a shard keeps a number of runs in whole entries, and a tenth more before it drops any.
 // The count follows.
 func testJournalBounds(t *testing.T, b *backend) {
 	r := newRig(t, b)
@@ -142,7 +142,7 @@ func (r *rig) left() int {
 	return stats.Jobs.Ready
 }
 
-// testJournalDone: a done job has one line if the rule says so, with the note and result of its handler.
+// testJournalDone checks that a done job has one line if the rule says so, with the note and result of its handler.
 func testJournalDone(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.claim.SetJournal(journal.Rule{Runs: journal.All, Keep: 100})
@@ -207,7 +207,7 @@ func testJournalDone(t *testing.T, b *backend) {
 	eq(t, "d", len(r.runs("d")), 0)
 }
 
-// testJournalDropsOldRuns: the next write drops runs that are too old.
+// testJournalDropsOldRuns checks that the next write drops runs that are too old.
 func testJournalDropsOldRuns(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.claim.SetJournal(journal.Rule{Runs: journal.Failures, Keep: 1000, For: time.Hour})
@@ -226,7 +226,7 @@ func testJournalDropsOldRuns(t *testing.T, b *backend) {
 	}
 }
 
-// testJournalAfter: a cursor misses no run and lists none twice, whatever the limit is.
+// testJournalAfter checks that a cursor misses no run and lists none twice, whatever the limit is.
 func testJournalAfter(t *testing.T, b *backend) {
 	c := b.open(t)
 	q := newQueue(t, c, 8)
@@ -266,7 +266,7 @@ func testJournalAfter(t *testing.T, b *backend) {
 	}
 }
 
-// testJournalSearch: runs are found by verdict, node and text, also in a long journal.
+// testJournalSearch checks that runs are found by verdict, node and text, also in a long journal.
 func testJournalSearch(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.claim.SetJournal(journal.Rule{Runs: journal.All, Keep: 100_000})
@@ -365,8 +365,8 @@ func TestSuccessIsNotJournaled(t *testing.T) {
 	}
 }
 
-// testJournalHostile: a text in a handler's error costs Redis no search that tries again at each blank.
-// Such a search took minutes, again at each retry.
+// testJournalHostile checks that a text in a handler's error costs Redis no search that tries again at each blank. Such
+// a search took minutes, again at each retry.
 func testJournalHostile(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	const trace = "Traceback (most recent call last)"

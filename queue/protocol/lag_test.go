@@ -53,7 +53,7 @@ func testLagNamesFlight(t *testing.T, b *backend) {
 	eq(t, "first, after its end", read().First, "")
 }
 
-// testLagBehindFlight: payloads wait that are pushed to an id whose handler does not end, and so do the
+// testLagBehindFlight checks that payloads pushed to an id whose handler does not end count as waiting, and so do the
 // jobs of thousands of other ids.
 func testLagBehindFlight(t *testing.T, b *backend) {
 	r := newRig(t, b)
@@ -89,8 +89,8 @@ func testLagBehindFlight(t *testing.T, b *backend) {
 	}
 }
 
-// testLagOfPostponedJobs: a delay without a failure does not change since when an id waits. Held ids are no part of
-// the lag.
+// testLagOfPostponedJobs checks that a delay without a failure does not change since when an id waits. Held ids are no
+// part of the lag.
 func testLagOfPostponedJobs(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	ids := []string{"busy", "full", "held", "cancelled", "failed"}
@@ -142,8 +142,8 @@ func testLagOfPostponedJobs(t *testing.T, b *backend) {
 	near(t, "once it has failed", job.WaitingSince, 0)
 }
 
-// testLagBehindDeleted: tombstones hide no waiting job, and neither does a new job at the place of a
-// deleted job.
+// testLagBehindDeleted checks that tombstones hide no waiting job, and neither does a new job at the place of a deleted
+// job.
 func testLagBehindDeleted(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	n := 2500
@@ -165,7 +165,7 @@ func testLagBehindDeleted(t *testing.T, b *backend) {
 	r.wantLag("deleted itself", 0)
 }
 
-// testLagUnowned: a queue that nobody handles, or that is paused, has a lag like any other.
+// testLagUnowned checks that a queue that nobody handles, or that is paused, has a lag like any other.
 func testLagUnowned(t *testing.T, b *backend) {
 	r := rigOn(t, b.open(t))
 	r.push(job("a", "1", in(-time.Hour)), job("b", "1"))
@@ -173,8 +173,7 @@ func testLagUnowned(t *testing.T, b *backend) {
 	r.wantLag("nobody owns the shard", time.Hour)
 }
 
-// testLagOfTheRest: the oldest payload of a held job is buried. The rest is due, and has waited since
-// before.
+// testLagOfTheRest buries the oldest payload of a held job. The rest is due, and has waited since before.
 func testLagOfTheRest(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.push(job("held", "1", in(-3*time.Hour)), job("held", "2"))

@@ -28,7 +28,7 @@ func (r *rig) wantFailed(what string, ready, failed int) {
 	r.noErr(err)
 }
 
-// testLateIsFailed: three jobs have failed, and their turn comes behind a job that is not done.
+// testLateIsFailed lets three jobs fail, and puts their turn behind a job that is not done.
 func testLateIsFailed(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.push(job("a", "1"), job("b", "1"), job("c", "1"))
@@ -59,7 +59,7 @@ func testLateIsFailed(t *testing.T, b *backend) {
 	eq(t, "nothing is left of them", r.c.DB().ForTests().Exists(r.ctx, r.s.Keys().Late).Val(), 0)
 }
 
-// testLateInEveryLine: failed jobs come into the lines of due jobs, and out of them, in many ways.
+// testLateInEveryLine moves failed jobs into the lines of due jobs, and out of them, in many ways.
 func testLateInEveryLine(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	fail := func(delay time.Duration, ids ...string) {

@@ -7,7 +7,7 @@ import (
 
 var leaseTests = []testCase{{"Reserve", testReserve}}
 
-// testReserve: a boot whose answer was lost asks again, and gets its own reservation.
+// testReserve checks that a boot whose answer was lost asks again, and gets its own reservation.
 func testReserve(t *testing.T, b *backend) {
 	r := &rig{t: t, ctx: t.Context(), c: b.open(t)}
 	ask := func(boot string, want bool) {

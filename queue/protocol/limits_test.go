@@ -62,8 +62,8 @@ func (a *asker) ask(limit, wanted int) int {
 	return a.may
 }
 
-// testPermitsNeverMore: requests are lost, come twice or late, and instances die. There are never more
-// calls at once than the limit, and at the end all of it is used.
+// testPermitsNeverMore loses, repeats and delays requests, and lets instances die. There are never more calls at once
+// than the limit, and at the end all of it is used.
 func testPermitsNeverMore(t *testing.T, b *backend) {
 	for seed := range uint64(12) {
 		r, rng := newRig(t, b), rand.New(rand.NewPCG(seed, 1))
@@ -159,7 +159,7 @@ func (r *rig) permitsAddUp() {
 	}
 }
 
-// testPermitsFair: each instance gets its share if it wants it, and what others do not want.
+// testPermitsFair checks that each instance gets its share if it wants it, and the unused shares of others.
 func testPermitsFair(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	one, two, three := r.asker("n/1"), r.asker("n/2"), r.asker("n/3")
@@ -183,7 +183,7 @@ func testPermitsFair(t *testing.T, b *backend) {
 	eq(t, "a lower limit", two.ask(2, 50), 0)
 }
 
-// testPermitsTurns: if there are fewer permits than instances that want one, each instance gets its turn.
+// testPermitsTurns checks that if there are fewer permits than instances that want one, each instance gets its turn.
 func testPermitsTurns(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	all := []*asker{r.asker("n/1"), r.asker("n/2"), r.asker("n/3"), r.asker("n/4")}
@@ -205,7 +205,7 @@ func testPermitsTurns(t *testing.T, b *backend) {
 	}
 }
 
-// testPermitsLine: an instance that stopped waiting and begins again is the last. Instances that died while
+// testPermitsLine checks that an instance that stopped waiting and begins again is the last. Instances that died while
 // they waited keep no other back.
 func testPermitsLine(t *testing.T, b *backend) {
 	r := newRig(t, b)
@@ -231,7 +231,7 @@ func testPermitsLine(t *testing.T, b *backend) {
 	eq(t, "the first that lives", line[5].ask(40, 1), 1)
 }
 
-// testPermitsLate: a request that Redis gets after a later request gives back nothing that the instance has
+// testPermitsLate checks that a request that Redis gets after a later request gives back nothing that the instance has
 // got since.
 func testPermitsLate(t *testing.T, b *backend) {
 	r := newRig(t, b)
@@ -246,7 +246,7 @@ func testPermitsLate(t *testing.T, b *backend) {
 	eq(t, "nothing is left", two.ask(3, 3), 0)
 }
 
-// testPermitsOfTheDead: the permits of an instance without a lease are free, and it gets none itself.
+// testPermitsOfTheDead checks that the permits of an instance without a lease are free, and it gets none itself.
 func testPermitsOfTheDead(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	dead, other := r.asker("n/1"), r.asker("n/2")
@@ -262,7 +262,7 @@ func testPermitsOfTheDead(t *testing.T, b *backend) {
 	eq(t, "holders", fmt.Sprint(holders), "map[n/2:3]")
 }
 
-// testPermitsOfACrowd: most instances that hold permits or wait for one die at once. The living instances
+// testPermitsOfACrowd lets most of the instances die at once that hold permits or wait for one. The living instances
 // soon have all permits.
 func testPermitsOfACrowd(t *testing.T, b *backend) {
 	r := newRig(t, b)
@@ -313,7 +313,7 @@ func TestPermitsCostTheSame(t *testing.T) {
 	}
 }
 
-// testRateModel: at no time more is handed out than rate and burst allow, and no less if batches ask at the
+// testRateModel checks that no more than rate and burst allow is ever handed out, and no less if batches ask at the
 // time that they were told.
 func testRateModel(t *testing.T, b *backend) {
 	r := newRig(t, b)
@@ -365,7 +365,7 @@ func testRateModel(t *testing.T, b *backend) {
 	}
 }
 
-// testRateChangedRate: while some nodes follow one limit and some another, no more is handed out than the
+// testRateChangedRate checks that while some nodes follow one limit and some another, no more is handed out than the
 // larger limit allows. When all nodes follow the smaller limit, that one holds.
 func testRateChangedRate(t *testing.T, b *backend) {
 	const burst = 20
@@ -391,8 +391,8 @@ func testRateChangedRate(t *testing.T, b *backend) {
 	}
 }
 
-// testRateSizes: one node has batches as large as the burst, another has single ids. Neither is overtaken
-// for ever. A large batch that does not ask again keeps the others waiting for a short time only.
+// testRateSizes runs a node with batches as large as the burst beside a node with single ids. Neither is overtaken for
+// ever. A large batch that does not ask again keeps the others waiting for a short time only.
 func testRateSizes(t *testing.T, b *backend) {
 	r, limit := newRig(t, b), rules.Limit{Rate: rules.Rate{N: 1000, Per: time.Second}, Burst: 20}
 	taken, next := [2]int{}, [2]time.Time{}

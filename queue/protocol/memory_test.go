@@ -11,7 +11,7 @@ import (
 	"github.com/lowkiq/lowkiq/queue/browse"
 )
 
-// testCallWithinMemory: a program that bounds the memory of its requests gets long replies as far as there
+// testCallWithinMemory checks that a program that bounds the memory of its requests gets long replies as far as there
 // is room. Of the others it gets the state, and their tokens return them later.
 func testCallWithinMemory(t *testing.T, b *backend) {
 	r := newRig(t, b)
@@ -59,7 +59,7 @@ func testCallWithinMemory(t *testing.T, b *backend) {
 
 var memoryTests = []testCase{{"ReadsWithinMemory", testReadsWithinMemory}}
 
-// testReadsWithinMemory: memory is reserved before jobs are read, by their size. A read without room is
+// testReadsWithinMemory checks that memory is reserved before jobs are read, by their size. A read without room is
 // refused and holds no memory.
 func testReadsWithinMemory(t *testing.T, b *backend) {
 	r := newRig(t, b)

@@ -11,7 +11,7 @@ import (
 	"github.com/lowkiq/lowkiq"
 )
 
-// testMiddlewares: middlewares see a push from outside in, before it is encoded. A payload that cannot be
+// testMiddlewares checks that middlewares see a push from outside in, before it is encoded. A payload that cannot be
 // encoded refuses its job and the later jobs of its id.
 func testMiddlewares(t *testing.T, b *backend) {
 	var seen []string

@@ -17,7 +17,7 @@ import (
 
 var namedTests = []testCase{{"jobs by id", testJobs}}
 
-// testJobs: Jobs returns for many ids what Job returns for each.
+// testJobs checks that Jobs returns for many ids what Job returns for each.
 func testJobs(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.push(job("failed", "a"), job("blocked", "a"), job("dead", "a"), job("flies", "a"))

@@ -73,7 +73,7 @@ func testOomPush(t *testing.T, b *backend) {
 	}
 }
 
-// testOomCrowd: a refusal to write is no damaged record. If a push took it for damage, it would go on with
+// testOomCrowd checks that a push does not take a refusal to write for a damaged record. Otherwise it would go on with
 // the id's later payloads, and the repeated push would store the earlier payload behind them (I3).
 func testOomCrowd(t *testing.T, b *backend) {
 	r := newRig(t, b)
@@ -129,7 +129,7 @@ func testOomWorker(t *testing.T, b *backend) {
 	}
 }
 
-// testOomFailed: failed jobs are marked when their turn comes, which takes memory. This must refuse no pop.
+// testOomFailed checks that failed jobs are marked when their turn comes, which takes memory. This must refuse no pop.
 func testOomFailed(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.push(job("a", "1"), job("b", "1"), job("c", "1"))
@@ -195,7 +195,7 @@ func testOomLease(t *testing.T, b *backend) {
 	r.noErr(held.Drop(r.ctx))
 }
 
-// testOomStart: a node that starts now finds its queues, to drain them.
+// testOomStart checks that a node that starts now finds its queues, to drain them.
 func testOomStart(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.push(job("a", "1"))
@@ -211,7 +211,7 @@ func testOomStart(t *testing.T, b *backend) {
 	r.noErr(err)
 }
 
-// testOomImport: an import is refused as a whole, wherever its ids are, and stored when there is room. This
+// testOomImport checks that an import is refused as a whole, wherever its ids are, and stored when there is room. This
 // holds also if Redis becomes full between two parts of an entry.
 func testOomImport(t *testing.T, b *backend) {
 	r := newRig(t, b)
@@ -322,7 +322,7 @@ func testOomReads(t *testing.T, b *backend) {
 	}
 }
 
-// testOomPeople: actions that free memory work. Others are refused as a whole.
+// testOomPeople checks that actions that free memory work. Others are refused as a whole.
 func testOomPeople(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.push(job("dead", "1"), job("a", "1"), job("b", "1"), job("c", "1", in(time.Hour)))
@@ -353,7 +353,7 @@ func testOomPeople(t *testing.T, b *backend) {
 	eq(t, "morgue emptied", step.Changed, 1)
 }
 
-// testOomCalls: results, states and replies are stored with the ends of jobs, which free memory. A note is
+// testOomCalls checks that results, states and replies are stored with the ends of jobs, which free memory. A note is
 // not, and is refused as a whole.
 func testOomCalls(t *testing.T, b *backend) {
 	r := newRig(t, b)
@@ -398,8 +398,8 @@ func testOomCalls(t *testing.T, b *backend) {
 	eq(t, "states", st.states, map[string]string{"noted": "result", "a": "only a state"})
 }
 
-// testOomJournal: jobs end without the lines of their runs, which are counted. Once there is room, lines
-// are written again.
+// testOomJournal checks that jobs end without the lines of their runs, which are counted. Once there is room, lines are
+// written again.
 func testOomJournal(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	rule := journal.Rule{Runs: journal.All, Keep: 100}

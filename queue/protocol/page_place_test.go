@@ -33,7 +33,7 @@ func lineOf(t *testing.T, q *Queue, name string, n int) {
 	}
 }
 
-// testPagesWhosePlaceMoves: jobs that stay in the line are on the pages once, whatever happens to the last
+// testPagesWhosePlaceMoves checks that jobs that stay in the line are on the pages once, whatever happens to the last
 // job of a page.
 func testPagesWhosePlaceMoves(t *testing.T, b *backend) {
 	push := func(q *Queue, id string, options ...func(*lowkiq.Push)) error {
@@ -284,7 +284,7 @@ func testPlaceAmongEqualScores(t *testing.T, b *backend) {
 
 func second[V any](_ V, err error) error { return err }
 
-// testBulkWhosePlaceComesAgain: a job that comes again where a step ended does not take the place of jobs
+// testBulkWhosePlaceComesAgain checks that a job that comes again where a step ended does not take the place of jobs
 // behind it.
 func testBulkWhosePlaceComesAgain(t *testing.T, b *backend) {
 	r := newRig(t, b)
@@ -299,7 +299,7 @@ func testBulkWhosePlaceComesAgain(t *testing.T, b *backend) {
 	eq(t, "left", brief(whole(t, r.q, browse.Query{State: browse.StateReady})), "id09:ready")
 }
 
-// testBulkReachesAllLists: jobs that join the line do not take the place of jobs in other lists.
+// testBulkReachesAllLists checks that jobs that join the line do not take the place of jobs in other lists.
 func testBulkReachesAllLists(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	lineOf(t, r.q, "old", 10)

@@ -163,7 +163,7 @@ func crowd(t *testing.T, b *backend, n int) *Queue {
 	return q
 }
 
-// testPagesOfEachSize: the pages of a list together are the list, whatever their size.
+// testPagesOfEachSize checks that the pages of a list together are the list, whatever their size.
 func testPagesOfEachSize(t *testing.T, b *backend) {
 	size, limits := 60, []int{1, 7, 60, 61}
 	if b.mini { // it is slow under the race detector
@@ -185,7 +185,7 @@ func testPagesOfEachSize(t *testing.T, b *backend) {
 	}
 }
 
-// testPagesWhileJobsMove: a job that stays where it is comes once, whichever others move.
+// testPagesWhileJobsMove checks that a job that stays where it is comes once, whichever others move.
 func testPagesWhileJobsMove(t *testing.T, b *backend) {
 	for _, query := range []browse.Query{{}, {State: browse.StateReady}, {State: browse.StateScheduled}, {State: browse.StateMorgue}, {By: browse.ByID}, {State: browse.StateScheduled, By: browse.ByID}, {Range: browse.Range{Reverse: true}}, {By: browse.ByID, Range: browse.Range{Reverse: true}}} {
 		t.Run(fmt.Sprintf("%s by %s reverse %v", query.State, query.By, query.Reverse), func(t *testing.T) {
@@ -292,7 +292,7 @@ func (m *mover) handle(shard int, must func(error)) {
 	}
 }
 
-// testPageOfLargeJobs: a page shows the beginning of large payloads.
+// testPageOfLargeJobs checks that a page shows the beginning of large payloads.
 func testPageOfLargeJobs(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	large := strings.Repeat("x", 1<<20)
@@ -312,7 +312,7 @@ func testPageOfLargeJobs(t *testing.T, b *backend) {
 	}
 }
 
-// testPagesOfALongList: a list too long to be sorted comes in the order of storage, completely.
+// testPagesOfALongList checks that a list too long to be sorted comes in the order of storage, completely.
 func testPagesOfALongList(t *testing.T, b *backend) {
 	if b.mini {
 		t.Skip("the embedded Redis takes long for so many jobs")

@@ -74,7 +74,7 @@ func testPopNumbers(t *testing.T, b *backend) {
 	eq(t, "pop 5", show(p.Jobs...), "e[1]")
 }
 
-// testPopAfterAcks: the acks of a repeated pop do nothing, also for an id that the same pop took again.
+// testPopAfterAcks checks that the acks of a repeated pop do nothing, also for an id that the same pop took again.
 func testPopAfterAcks(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.push(job("a", "1"))
@@ -121,7 +121,7 @@ func testAckTwice(t *testing.T, b *backend) {
 	eq(t, "a comes back once", show(r.drain()...), "a[2]")
 }
 
-// testFenced: an instance that lost its claim may not work on the shard, and an instance that claimed it
+// testFenced checks that an instance that lost its claim may not work on the shard, and an instance that claimed it
 // anew may not by its earlier claim. Late requests of both may still be on their way.
 func testFenced(t *testing.T, b *backend) {
 	for name, again := range map[string]bool{"another instance": false, "the same instance": true} {
@@ -218,7 +218,7 @@ func testStaleClaim(t *testing.T, b *backend) {
 	}
 }
 
-// testAdoptClaim: the answer to a claim was lost. Its sender reads the owner again and finds itself.
+// testAdoptClaim loses the answer to a claim. Its sender reads the owner again and finds itself.
 func testAdoptClaim(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.push(job("a", "1"))
@@ -275,7 +275,7 @@ func until(t *testing.T, what string, condition func() bool) {
 	}
 }
 
-// testNoScript: Redis forgets the scripts. Single calls and pipelines load them again.
+// testNoScript makes Redis forget the scripts. Single calls and pipelines load them again.
 func testNoScript(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	forget := func() {

@@ -92,8 +92,8 @@ func (l *loser) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proces
 	}
 }
 
-// testPushAgainKeepsOrder: any one request of a bulk push is lost, and the push is repeated until it
-// succeeds, while a worker takes the stored jobs. Payloads are handled in push order (I3).
+// testPushAgainKeepsOrder loses each request of a bulk push in turn, and repeats the push until it succeeds, while a
+// worker takes the stored jobs. Payloads are handled in push order (I3).
 func testPushAgainKeepsOrder(t *testing.T, b *backend) {
 	if b.mini {
 		t.Skip("its scripts are the same, and slow")
@@ -151,8 +151,8 @@ func checkOrder(t *testing.T, n int, handled []lowkiq.Job) {
 	eq(t, "payloads handled", next, n)
 }
 
-// testPushAgainNamesUnsentJobs: results distinguish jobs that were not sent from jobs that may be stored. The jobs of
-// other shards are stored, and the failed jobs may be pushed again alone.
+// testPushAgainNamesUnsentJobs checks that results distinguish jobs that were not sent from jobs that may be stored.
+// The jobs of other shards are stored, and the failed jobs may be pushed again alone.
 func testPushAgainNamesUnsentJobs(t *testing.T, b *backend) {
 	c := b.open(t)
 	q := newQueue(t, c, 2)
@@ -198,7 +198,7 @@ func testPushAgainNamesUnsentJobs(t *testing.T, b *backend) {
 	}
 }
 
-// testPushAgainFull: no payload overtakes a payload that was refused because too many wait for its id, and
+// testPushAgainFull checks that no payload overtakes a payload that was refused because too many wait for its id, and
 // no payload of another id is held back.
 func testPushAgainFull(t *testing.T, b *backend) {
 	r := newRig(t, b)

@@ -13,8 +13,8 @@ import (
 	"github.com/lowkiq/lowkiq"
 )
 
-// testPushEach: a push of a few jobs to many shards uses another script than single pushes. Both must store
-// the same.
+// testPushEach checks that a push of a few jobs to many shards, which uses a script of its own, stores the same as
+// single pushes.
 func testPushEach(t *testing.T, b *backend) {
 	few, one := newQueue(t, b.open(t), 40), newQueue(t, b.open(t), 40)
 	for range 30 {

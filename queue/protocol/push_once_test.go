@@ -47,7 +47,7 @@ var deliveryTests = []testCase{
 	{"Deliver_Once", testDeliverOnce}, {"Deliver_RefusedComesAgain", testDeliverRefused}, {"Deliver_ToADeletedQueue", testDeliverDeleted},
 }
 
-// testDeliverOnce: a delivery is stored once, whichever client sends it. A later number does not wait for
+// testDeliverOnce checks that a delivery is stored once, whichever client sends it. A later number does not wait for
 // earlier numbers.
 func testDeliverOnce(t *testing.T, b *backend) {
 	r := newRig(t, b)
@@ -70,7 +70,7 @@ func testDeliverOnce(t *testing.T, b *backend) {
 	}
 }
 
-// testDeliverRefused: a refused delivery was not stored and may come again.
+// testDeliverRefused checks that a refused delivery was not stored and may come again.
 func testDeliverRefused(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.noErr(r.c.SetRules(r.q.Name, PushRules{Push: rules.Push{Payloads: 1}}))
@@ -89,7 +89,7 @@ func testDeliverRefused(t *testing.T, b *backend) {
 	}
 }
 
-// testDeliverDeleted: the numbers of deliveries go with the shards of a deleted queue. A queue registered
+// testDeliverDeleted checks that the numbers of deliveries go with the shards of a deleted queue. A queue registered
 // anew begins anew.
 func testDeliverDeleted(t *testing.T, b *backend) {
 	r := newRig(t, b)

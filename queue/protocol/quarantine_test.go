@@ -131,8 +131,8 @@ func testQuarantineAnswer(t *testing.T, b *backend) {
 	eq(t, "after return", suspects, []string{"a"})
 }
 
-// testQuarantineLimits: an id in quarantine stays there with its crashes if no handler saw it, because its group was at its limit, or
-// because some of its payloads had expired. A group that its handler stopped has its answer.
+// testQuarantineLimits checks that an id in quarantine stays there with its crashes if no handler saw it, because its
+// group was at its limit, or because some of its payloads had expired. A group that its handler stopped has its answer.
 func testQuarantineLimits(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.push(job("a", "1"), job("a", "2"), job("b", "1"))
@@ -247,7 +247,7 @@ func (r *rig) takeBack(id, payload string) {
 	r.noErr(r.c.DB().ForTests().HSet(r.ctx, r.s.Keys().Jobs, id, record).Err())
 }
 
-// testQuarantinePoison: a payload kills each process that handles it. Its neighbours are all handled and
+// testQuarantinePoison pushes a payload that kills each process that handles it. Its neighbours are all handled and
 // none is buried. It ends in the morgue.
 func testQuarantinePoison(t *testing.T, b *backend) {
 	r := newRig(t, b)
@@ -282,7 +282,7 @@ func testQuarantinePoison(t *testing.T, b *backend) {
 	eq(t, "poison", r.find("poison", browse.StateMorgue).RetryCount, -1)
 }
 
-// testQuarantineLoweredLimit: a lowered limit counts earlier crashes, and says how many there were.
+// testQuarantineLoweredLimit checks that a lowered limit counts earlier crashes, and says how many there were.
 func testQuarantineLoweredLimit(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.push(job("a", "1"))

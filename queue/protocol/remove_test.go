@@ -245,7 +245,7 @@ func testRemoveForce(t *testing.T, b *backend) {
 	eq(t, "left in Redis", len(keysLeft(t, q)), 3)
 }
 
-// testRemoveOldProducers: a Queue from before the deletion is refused, whichever way the push goes.
+// testRemoveOldProducers checks that a Queue from before the deletion is refused, by every kind of push.
 func testRemoveOldProducers(t *testing.T, b *backend) {
 	c, old := removeRig(t, b, 16)
 	other := Rename(t, c, c.Cluster()) // another process
@@ -316,8 +316,7 @@ func testRemoveOldProducers(t *testing.T, b *backend) {
 	eq(t, "layout", LayoutOf(third), 3)
 }
 
-// testRemoveGoesOn: a deletion is broken off after any step. Repeated, it ends. Until then nobody can
-// register the queue.
+// testRemoveGoesOn breaks a deletion off after each step. Repeated, it ends. Until then nobody can register the queue.
 func testRemoveGoesOn(t *testing.T, b *backend) {
 	c, q := removeRig(t, b, 4)
 	if _, err := q.Push(t.Context(), job("a", "1")); err != nil {
@@ -352,8 +351,8 @@ func testRemoveGoesOn(t *testing.T, b *backend) {
 	}
 }
 
-// testRemoveGivenUp: a deletion by force is slow. Another deletion, without force, is refused, and the
-// queue goes on. Late requests of the slow deletion must delete nothing that was stored since.
+// testRemoveGivenUp runs a slow deletion by force. Another deletion, without force, is refused, and the queue goes on.
+// Late requests of the slow deletion must delete nothing that was stored since.
 func testRemoveGivenUp(t *testing.T, b *backend) {
 	c, q := removeRig(t, b, 2)
 	slow, err := remove.New(t.Context(), c, "q", remove.Deletion{Force: true, Handled: nobody})
@@ -395,7 +394,7 @@ func testRemoveGivenUp(t *testing.T, b *backend) {
 	}
 }
 
-// testRemoveStaleMark: the mark of a deletion that was given up stops nobody, and changes no order.
+// testRemoveStaleMark checks that the mark of a deletion that was given up stops nobody, and changes no order.
 func testRemoveStaleMark(t *testing.T, b *backend) {
 	c, q := removeRig(t, b, 1)
 	if _, err := q.Push(t.Context(), job("a", "1")); err != nil {
@@ -510,8 +509,8 @@ func testRemoveClaims(t *testing.T, b *backend) {
 	eq(t, "left in Redis", keysLeft(t, q), []string{"0:count"})
 }
 
-// testRemoveLayout: Redis loses a queue that was registered anew. A process that works on it restores its
-// entry with the same layout.
+// testRemoveLayout makes Redis lose a queue that was registered anew. A process that works on it restores its entry
+// with the same layout.
 func testRemoveLayout(t *testing.T, b *backend) {
 	c, q := removeRig(t, b, 1)
 	if _, err := remove.Delete(t.Context(), c, "q", remove.Deletion{Handled: nobody}); err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// testRepairOfATombCounts: a repair leaves no fault for the next audit.
+// testRepairOfATombCounts checks that a repair leaves no fault for the next audit.
 func testRepairOfATombCounts(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	takeLeases(t, r.c, "n/1")
@@ -32,7 +32,7 @@ func testRepairOfATombCounts(t *testing.T, b *backend) {
 	}
 }
 
-// testRepairLeavesTheOnlyPlace: an id that is in one place only is not removed from it, even if its record
+// testRepairLeavesTheOnlyPlace checks that an id that is in one place only is not removed from it, even if its record
 // says another place.
 func testRepairLeavesTheOnlyPlace(t *testing.T, b *backend) {
 	r := newRig(t, b)
@@ -52,8 +52,7 @@ func testRepairLeavesTheOnlyPlace(t *testing.T, b *backend) {
 	r.find("a", browse.StateRetry)
 }
 
-// testRepairOfADamagedFlight: an unreadable record keeps no other job of the flight from waiting again
-// (I2).
+// testRepairOfADamagedFlight checks that an unreadable record keeps no other job of the flight from waiting again (I2).
 func testRepairOfADamagedFlight(t *testing.T, b *backend) {
 	for name, back := range map[string]func(r *rig) error{
 		"repair": func(r *rig) error {

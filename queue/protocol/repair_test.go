@@ -124,7 +124,7 @@ func missing(before, after map[string]bool) (lost []string) {
 	return lost
 }
 
-// testRepairLooksAgain: another process has mended the fault meanwhile.
+// testRepairLooksAgain checks that a repair changes nothing if another process has mended the fault meanwhile.
 func testRepairLooksAgain(t *testing.T, b *backend) {
 	for _, one := range corruptions() {
 		if one.left || one.fly || one.id == "" {
@@ -154,7 +154,7 @@ func testRepairLooksAgain(t *testing.T, b *backend) {
 	}
 }
 
-// testRepairKeepsThePlace: of two places a repair keeps the right one.
+// testRepairKeepsThePlace checks that of two places a repair keeps the right one.
 func testRepairKeepsThePlace(t *testing.T, b *backend) {
 	for name, want := range map[string]browse.State{
 		"entry to pass over lost": browse.StateScheduled, "ready and to be passed over": browse.StateReady, "entry to pass over not marked": browse.StateScheduled,
@@ -178,7 +178,7 @@ func testRepairMergesParkedPayloads(t *testing.T, b *backend) {
 	eq(t, "payloads", fmt.Sprintf("%q", dataOf(job.Payloads)), `["new" "r"]`)
 }
 
-// testRepairEndsQuarantine: an id that leaves quarantine by a repair does not count any more. Otherwise the
+// testRepairEndsQuarantine checks that an id that leaves quarantine by a repair does not count any more. Otherwise the
 // shard would wait for it.
 func testRepairEndsQuarantine(t *testing.T, b *backend) {
 	for name, do := range map[string]func(*rig) error{
@@ -205,7 +205,7 @@ func testRepairEndsQuarantine(t *testing.T, b *backend) {
 	}
 }
 
-// testRepairOfAnEmptyFlight: the shard has no owner, and its claim counts flights that are empty.
+// testRepairOfAnEmptyFlight repairs a shard without an owner whose claim counts empty flights.
 func testRepairOfAnEmptyFlight(t *testing.T, b *backend) {
 	r := rigOn(t, b.open(t))
 	r.noErr(r.c.DB().ForTests().HSet(r.ctx, r.s.Keys().Claim, "fence", 7, "#3", 1, "@3", 5).Err())
@@ -219,7 +219,7 @@ func testRepairOfAnEmptyFlight(t *testing.T, b *backend) {
 	eq(t, "left", linesOf(r.audit()), "")
 }
 
-// testRepairOfAFence: a fence that is no number keeps every node out. A repair waits until its holder is
+// testRepairOfAFence checks that a fence that is no number keeps every node out. A repair waits until its holder is
 // gone.
 func testRepairOfAFence(t *testing.T, b *backend) {
 	for _, fence := range []string{"soon", "", "9007199254740993"} {
@@ -257,7 +257,7 @@ func testRepairOfAFence(t *testing.T, b *backend) {
 	}
 }
 
-// testRepairOfFollowUps: a damaged follow-up is moved aside as it is, and its neighbours stay.
+// testRepairOfFollowUps checks that a damaged follow-up is moved aside as it is, and its neighbours stay.
 func testRepairOfFollowUps(t *testing.T, b *backend) {
 	r := rigOn(t, b.open(t))
 	for _, values := range [][]string{

@@ -97,7 +97,7 @@ func testRepeatClusterKeys(t *testing.T, b *backend) {
 	}
 }
 
-// testRepeatSkip: a repeated request buries one payload, and none of an id whose turn comes anyhow.
+// testRepeatSkip checks that a repeated request buries one payload, and none of an id whose turn comes anyhow.
 func testRepeatSkip(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.c.DB().ForTests().AddHook(twice{})
@@ -119,7 +119,7 @@ func testRepeatSkip(t *testing.T, b *backend) {
 	eq(t, "then", show(r.drain()...), "a[4 5]")
 }
 
-// testRepeatCrashes: seizures that are each sent twice count one crash each.
+// testRepeatCrashes checks that seizures that are each sent twice count one crash each.
 func testRepeatCrashes(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.c.DB().ForTests().AddHook(twice{})

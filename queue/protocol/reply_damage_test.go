@@ -39,8 +39,8 @@ func addresses(channel string) map[string]string {
 	return all
 }
 
-// testReplyDamage: whatever stands in place of a call's address, each script that ends its payload takes
-// all of its steps, answers the other calls, and sends nothing to a foreign channel.
+// testReplyDamage puts all kinds of text in place of a call's address. Each script that ends its payload takes all of
+// its steps, answers the other calls, and sends nothing to a foreign channel.
 func testReplyDamage(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	keys, rdb := r.s.Keys(), r.c.DB().ForTests().(redis.UniversalClient)

@@ -151,7 +151,7 @@ func (r *rig) ackAll(acks Acks) {
 	eq(r.t, "acked", fmt.Sprint(n, err), "1 <nil>")
 }
 
-// testReplyLong: a result of 256 KiB for 2,000 calls is stored once.
+// testReplyLong checks that a result of 256 KiB for 2,000 calls is stored once.
 func testReplyLong(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	all := tokens("t", map[bool]int{false: 2000, true: 200}[b.mini]) // the embedded Redis joins no more texts at once
@@ -181,8 +181,8 @@ func testReplyLong(t *testing.T, b *backend) {
 	}
 }
 
-// testReplyOfItsPayload: calls that were buried together end separately when they come back. A reply says how
-// its own payload ended.
+// testReplyOfItsPayload checks that calls that were buried together end separately when they come back. A reply says
+// how its own payload ended.
 func testReplyOfItsPayload(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	half := strings.Repeat("x", 600<<10)
@@ -208,7 +208,7 @@ func testReplyOfItsPayload(t *testing.T, b *backend) {
 	eq(t, "an ack that does not know of the call", r.reply("last"), "buried\n"+first)
 }
 
-// testAnswerOfItsFlight: a late ack comes together with the ack of a newer flight of its id.
+// testAnswerOfItsFlight sends a late ack together with the ack of a newer flight of its id.
 func testAnswerOfItsFlight(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.push(r.called("a", "first")...)
@@ -230,7 +230,7 @@ func testAnswerOfItsFlight(t *testing.T, b *backend) {
 	eq(t, "second, later", r.reply("second"), "done\nsecond")
 }
 
-// testStatesExpire: an answer deletes up to 100 of the oldest states that have expired.
+// testStatesExpire checks that an answer deletes up to 100 of the oldest states that have expired.
 func testStatesExpire(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	write := func(keep time.Duration, ids ...string) {
@@ -272,8 +272,7 @@ func testStatesExpire(t *testing.T, b *backend) {
 	eq(t, "after one was deleted", left(), 1)
 }
 
-// testAnswersInParts: answers that are too heavy for one script are sent by several, each with its own
-// acks.
+// testAnswersInParts checks that several scripts send answers that are too heavy for one, each with its own acks.
 func testAnswersInParts(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	ids := idsOf("id", 12)
@@ -300,7 +299,7 @@ func testAnswersInParts(t *testing.T, b *backend) {
 	eq(t, "left", len(st.jobs), 0)
 }
 
-// testReplyOnEachMaster: a caller may listen at another server of a Redis Cluster than the server of the
+// testReplyOnEachMaster checks that a caller may listen at another server of a Redis Cluster than the server of the
 // shard.
 func testReplyOnEachMaster(t *testing.T, b *backend) {
 	r := newRig(t, b)

@@ -399,7 +399,7 @@ func header(name, value string) func(*lowkiq.Push) {
 	return func(p *lowkiq.Push) { p.Header = map[string]string{name: value} }
 }
 
-// testRuleHeaders: of equal payloads the first keeps its headers, also in the spill.
+// testRuleHeaders checks that of equal payloads the first keeps its headers, also in the spill.
 func testRuleHeaders(t *testing.T, b *backend) {
 	for _, crowd := range []int{1, 100} {
 		r := newRig(t, b)
@@ -425,7 +425,7 @@ func testRuleHeaders(t *testing.T, b *backend) {
 	}
 }
 
-// testRuleHeadersComeBack: headers stay with their payload, and data that begins like an envelope comes out
+// testRuleHeadersComeBack checks that headers stay with their payload, and data that begins like an envelope comes out
 // unchanged.
 func testRuleHeadersComeBack(t *testing.T, b *backend) {
 	r := newRig(t, b)

@@ -43,7 +43,7 @@ func found(t *testing.T, q *Queue, query browse.Query) string {
 	return strings.Join(all, " ")
 }
 
-// testSearch: a search finds the right jobs wherever they wait, and no others that look like them.
+// testSearch checks that a search finds the right jobs wherever they wait, and no others that look like them.
 func testSearch(t *testing.T, b *backend) {
 	q := everywhere(t, b)
 	if _, err := q.Push(t.Context(), job("order-needle", "1"), job("plain", `{"n":"needle"}`), job("scored", "a needle", score(3)), job("hidden", "1", tagged("vip, late")),
@@ -98,7 +98,7 @@ func testSearch(t *testing.T, b *backend) {
 	}
 }
 
-// testSearchOfCrowds: a search covers all payloads of crowded ids, also those that a flight did not take.
+// testSearchOfCrowds checks that a search covers all payloads of crowded ids, also those that a flight did not take.
 func testSearchOfCrowds(t *testing.T, b *backend) {
 	n := 5000
 	if b.mini {
@@ -179,7 +179,7 @@ func TestSearchOfACodec(t *testing.T) {
 	eq(t, "tag", found(t, q, browse.Query{Search: browse.Search{Tag: "vip"}}), "a")
 }
 
-// testSearchInPieces: the pages of a search together find all jobs, whatever one script and one page have
+// testSearchInPieces checks that the pages of a search together find all jobs, whatever one script and one page have
 // room for.
 func testSearchInPieces(t *testing.T, b *backend) {
 	n, large := 3000, 40
@@ -229,7 +229,7 @@ func testSearchInPieces(t *testing.T, b *backend) {
 	}
 }
 
-// testTags: tags count jobs and payloads, also of crowds, and no text that only looks like a tag.
+// testTags checks that tags count jobs and payloads, also of crowds, and no text that only looks like a tag.
 func testTags(t *testing.T, b *backend) {
 	n := 2000
 	if b.mini {
@@ -277,7 +277,7 @@ func testTags(t *testing.T, b *backend) {
 	}
 }
 
-// testSearchWhileJobsMove: while everything happens to the queue, a search finds all jobs that stay. A job
+// testSearchWhileJobsMove checks that a search finds all jobs that stay, while the queue changes in every way. A job
 // stays if it waits or is in flight during the whole search, even if it moves between the two all the time.
 func testSearchWhileJobsMove(t *testing.T, b *backend) {
 	n, rounds := 2000, 3

@@ -19,7 +19,7 @@ func timingOf(n uint64) timings.Minute {
 	return timings.Minute{Handler: h, Wait: h}
 }
 
-// testPublishedTimings: every client sees the sum of the figures that all instances publish.
+// testPublishedTimings checks that every client sees the sum of the figures that all instances publish.
 func testPublishedTimings(t *testing.T, b *backend) {
 	c := b.open(t)
 	ctx := t.Context()

@@ -65,7 +65,7 @@ func (r *rig) imports(want string, entries ...transfer.Entry) {
 	}
 }
 
-// testImportOnce: an entry is stored once, also after its job was handled. Payloads keep scores and order.
+// testImportOnce checks that an entry is stored once, also after its job was handled. Payloads keep scores and order.
 func testImportOnce(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.imports("taken|taken|taken", entry(1, "a", "x y"), entry(2, "b", "z"), entry(5, "later", "1", failed(-1, "", time.Hour)))
@@ -80,8 +80,8 @@ func testImportOnce(t *testing.T, b *backend) {
 	eq(t, "another source", fmt.Sprint(results, err), "[{false <nil>}] <nil>")
 }
 
-// testImportWins: the retry count, due time and error of an entry replace those of the waiting job,
-// wherever it waits.
+// testImportWins checks that the retry count, due time and error of an entry replace those of the waiting job, wherever
+// it waits.
 func testImportWins(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.push(job("ready", "new", score(2)), job("due", "new", score(9), in(time.Hour)), job("blocked", "new"), job("retry", "new"), job("now", "new", in(time.Hour)))
@@ -114,8 +114,8 @@ func testImportWins(t *testing.T, b *backend) {
 	eq(t, "drained", show(r.drain()...), "ready[p q new] due[p new]")
 }
 
-// testImportIntoAFlight: an entry for an id in flight waits for the end of the flight as a fresh job. If
-// the flight comes back, the two become one job.
+// testImportIntoAFlight checks that an entry for an id in flight waits for the end of the flight as a fresh job. If the
+// flight comes back, the two become one job.
 func testImportIntoAFlight(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.push(job("a", "new", score(1)), job("b", "new", score(1)), job("c", "new", score(1)))
@@ -130,7 +130,7 @@ func testImportIntoAFlight(t *testing.T, b *backend) {
 	eq(t, "drained", show(r.drain()...), "a[x newer y] c[new x]")
 }
 
-// testImportRefused: a refused entry holds back later entries of its id and no others. It may come again
+// testImportRefused checks that a refused entry holds back later entries of its id and no others. It may come again
 // after them.
 func testImportRefused(t *testing.T, b *backend) {
 	r := newRig(t, b)
@@ -147,7 +147,7 @@ func testImportRefused(t *testing.T, b *backend) {
 	r.imports("taken", entry(10, "a", "z"))
 }
 
-// testImportMorgue: entries of the morgue keep error and time, and join the buried payloads of their id.
+// testImportMorgue checks that entries of the morgue keep error and time, and join the buried payloads of their id.
 func testImportMorgue(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.push(job("a", "new", score(1)))
@@ -179,7 +179,7 @@ func handed(job *modelJob) (data []string) {
 	return data
 }
 
-// testImportLarge: a large entry is sent in parts. They keep one order, and come before waiting payloads
+// testImportLarge checks that a large entry is sent in parts. They keep one order, and come before waiting payloads
 // with equal scores.
 func testImportLarge(t *testing.T, b *backend) {
 	r := newRig(t, b)
@@ -231,7 +231,7 @@ func testImportLarge(t *testing.T, b *backend) {
 	eq(t, "the crowd", len(got["c"]), 792)
 }
 
-// testImportWakes: an import wakes the owner as a push does.
+// testImportWakes checks that an import wakes the owner as a push does.
 func testImportWakes(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	sub := r.c.DB().ForTests().(redis.UniversalClient).Subscribe(r.ctx, r.s.Keys().Wake)
@@ -261,7 +261,7 @@ func testImportWakes(t *testing.T, b *backend) {
 	next("in flight", "-1")
 }
 
-// testImportBadEntries: entries that no queue accepts are refused with a reason, and a malformed import is
+// testImportBadEntries checks that entries that no queue accepts are refused with a reason, and a malformed import is
 // refused as a whole.
 func testImportBadEntries(t *testing.T, b *backend) {
 	r := newRig(t, b)

@@ -83,7 +83,8 @@ func testUrgentGoesFirst(t *testing.T, b *backend) {
 	eq(t, "all others follow", len(r.drain()), 10_001-4-(400-51))
 }
 
-// testUrgentInEachState: an urgent push changes no due time and no state, and the id goes first when it is due.
+// testUrgentInEachState checks that an urgent push changes no due time and no state, and the id goes first when it is
+// due.
 func testUrgentInEachState(t *testing.T, b *backend) {
 	for name, c := range map[string]struct{ prepare, due func(r *rig) }{
 		"scheduled": {func(r *rig) { r.push(job("x", "1", in(time.Hour))) }, func(r *rig) { r.later() }},
@@ -137,7 +138,7 @@ func testUrgentInEachState(t *testing.T, b *backend) {
 	eq(t, "popped at its time", r.order(), "x b")
 }
 
-// testUrgentByEnd: what becomes of an urgent id whose flight ends in each way.
+// testUrgentByEnd checks the place of an urgent id after each end of its flight.
 func testUrgentByEnd(t *testing.T, b *backend) {
 	for name, c := range map[string]struct {
 		end  func(r *rig, flight int64)
@@ -191,7 +192,7 @@ func testUrgentByEnd(t *testing.T, b *backend) {
 	}
 }
 
-// testUrgentCrowd: all payloads of a crowded id are urgent, and keep their order.
+// testUrgentCrowd checks that all payloads of a crowded id are urgent, and keep their order.
 func testUrgentCrowd(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.push(job("other", "1"))
@@ -217,7 +218,8 @@ func testUrgentCrowd(t *testing.T, b *backend) {
 	eq(t, "then", r.order(), "other")
 }
 
-// testUrgentLeavesOneEntry: however often an id is made urgent, its shard does not grow, also if no other id gets a turn.
+// testUrgentLeavesOneEntry checks that a shard does not grow if an id is made urgent again and again, also if no other
+// id gets a turn.
 func testUrgentLeavesOneEntry(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.push(job("a", "1"), job("b", "1"))
@@ -260,7 +262,7 @@ func testUrgentLeavesOneEntry(t *testing.T, b *backend) {
 	eq(t, "popped", r.order(), "a b")
 }
 
-// testUrgentLag: neither urgent ids nor the entries that they left hide a job that waits.
+// testUrgentLag checks that neither urgent ids nor the entries that they left hide a job that waits.
 func testUrgentLag(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	crowd := func(prefix string, n int, options ...func(*lowkiq.Push)) {
@@ -333,7 +335,7 @@ func testUrgentIsSeen(t *testing.T, b *backend) {
 	eq(t, "entries", r.c.DB().ForTests().Exists(r.ctx, r.s.Keys().Urgent).Val(), 0)
 }
 
-// testUrgentPages: lists have urgent ids first, each id once, in both directions and in parts.
+// testUrgentPages checks that lists have urgent ids first, each id once, in both directions and in parts.
 func testUrgentPages(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	r.push(job("a", "1"), job("b", "1"), job("c", "1"), job("d", "1"))
@@ -416,7 +418,7 @@ func testUrgentWakes(t *testing.T, b *backend) {
 	r.ack(flight, "a")
 }
 
-// testUrgentAudit: sound shards have no faults, and what goes wrong is repaired.
+// testUrgentAudit checks that sound shards have no faults, and that faults are repaired.
 func testUrgentAudit(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	found := func() []audit.Fault {
@@ -455,8 +457,8 @@ func testUrgentAudit(t *testing.T, b *backend) {
 	eq(t, "popped", r.order(), "a b c e u")
 }
 
-// testUrgentBusy: producers push numbers to their ids, urgently or not, while a worker acks, fails and returns them, and
-// is replaced. Each number is acked once, in order.
+// testUrgentBusy pushes numbers to ids, urgently or not, while a worker acks, fails and returns them, and is replaced.
+// Each number is acked once, in order.
 func testUrgentBusy(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	const numbers = 150

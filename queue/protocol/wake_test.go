@@ -125,7 +125,7 @@ func TestWakesNoticeSilence(t *testing.T) {
 	}
 }
 
-// testDrainIsHeard: a drain is heard wherever in a Redis Cluster the instance listens.
+// testDrainIsHeard checks that a drain is heard wherever in a Redis Cluster the instance listens.
 func testDrainIsHeard(t *testing.T, b *backend) {
 	c := b.open(t)
 	q := newQueue(t, c, 4)

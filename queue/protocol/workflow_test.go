@@ -129,8 +129,8 @@ func member(id, payload, name string, after ...string) workflow.Job {
 	return workflow.Job{Queue: "q", Push: job(id, payload), Name: name, After: after}
 }
 
-// testWorkflowEnds: members leave when those before them are done, a dead member ends the workflow, and its success ends it
-// again. Each script is sent twice.
+// testWorkflowEnds checks that members leave when the members before them are done, that a dead member ends the
+// workflow, and that its success ends it again. Each script is sent twice.
 func testWorkflowEnds(t *testing.T, b *backend) {
 	r := newWorkflowRig(t, b)
 	r.c.DB().ForTests().AddHook(twice{})
@@ -162,7 +162,7 @@ func testWorkflowEnds(t *testing.T, b *backend) {
 	}
 }
 
-// testWorkflowNotForged: nobody but the handler of workflows tells a workflow that a member has ended.
+// testWorkflowNotForged checks that only the handler of workflows can tell a workflow that a member has ended.
 func testWorkflowNotForged(t *testing.T, b *backend) {
 	r := newWorkflowRig(t, b)
 	_, err := workflow.Start(r.ctx, r.c, workflow.Workflow{ID: "w", Jobs: []workflow.Job{member("a", "1", "one")}})
@@ -221,7 +221,8 @@ func testWorkflowNotForged(t *testing.T, b *backend) {
 	eq(t, "the workflow", r.status("w"), "running 1 0 0 0")
 }
 
-// testWorkflowStartsOnce: two programs start different workflows under an id at once. The second start is refused.
+// testWorkflowStartsOnce starts different workflows under one id from two programs at once. The second start is
+// refused.
 func testWorkflowStartsOnce(t *testing.T, b *backend) {
 	r := newWorkflowRig(t, b)
 	errs := make(chan error, 8)
