@@ -14,7 +14,7 @@
 -- entries before it were not seen.
 --#include record
 --#include sound
---#include rank
+--#include before
 local most, reverse, room = tonumber(ARGV[1]), ARGV[2] == '1', tonumber(ARGV[3])
 local suspects = redis.call('LLEN', KEY.suspects)
 local others = redis.call('ZCOUNT', KEY.urgent, '-inf', '(0') -- urgent ids that are not due
@@ -39,7 +39,7 @@ local find = {}
 
 find[''] = function(id, _, was)
   local at, record = due(id)
-  local jobless = record == 'x' or is_left(id)
+  local jobless = record == 'x' or not record and was == '' or is_left(id)
   if not jobless and (not record or at ~= was) then return nil end
   local found = redis.call('LPOS', KEY.ready, id)
   return found and before + found or nil
@@ -50,8 +50,8 @@ find.s = function(id) return redis.call('LPOS', KEY.suspects, id) or nil end
 -- The place of an urgent id need not exist any more. The result is an index just before the entries behind it.
 find.u = function(id, score)
   local first = suspects - others
-  if reverse then return first + rank(KEY.urgent, score, id, false) end
-  return first + rank(KEY.urgent, score, id, true) - 1
+  if reverse then return first + count_before(KEY.urgent, score, id, false) end
+  return first + count_before(KEY.urgent, score, id, true) - 1
 end
 
 -- place returns the index of the newest entry of the place that is still there. If none is, it returns an index just

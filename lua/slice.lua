@@ -4,7 +4,7 @@
 -- ARGV  1 maximum number of members  2 '1': largest first  3 lowest score  4 highest score
 --       5 score of the place ('' for the first part)  6 member of the place
 -- Returns {number of members behind the place, within the scores; member, score, …}
---#include rank
+--#include before
 local most, reverse = tonumber(ARGV[1]), ARGV[2] == '1'
 
 local function below(score) return redis.call('ZCOUNT', KEY.set, '-inf', score) end
@@ -12,7 +12,7 @@ local function below(score) return redis.call('ZCOUNT', KEY.set, '-inf', score) 
 local low = ARGV[3] == '-inf' and 0 or below('(' .. ARGV[3])
 local stop = below(ARGV[4])
 if ARGV[5] ~= '' then
-  local place = rank(KEY.set, ARGV[5], ARGV[6], not reverse)
+  local place = count_before(KEY.set, ARGV[5], ARGV[6], not reverse)
   if reverse then stop = math.min(stop, place) else low = math.max(low, place) end
 end
 local n = math.max(0, stop - low)

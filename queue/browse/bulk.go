@@ -169,15 +169,23 @@ func (b *bulkRun) loadAndApply(ctx context.Context, query Query, batch []candida
 	return err
 }
 
-// applyAction applies the action to the wanted jobs of a batch. It names each job's state as
-// found, so that the script skips jobs that have left it.
+// applyAction applies the action to the wanted jobs of a batch. It takes suspects one at a time, to know which of them
+// have left their list.
 func (b *bulkRun) applyAction(ctx context.Context, query Query, batch []candidate) error {
 	ids := map[State][]string{}
 	for i, c := range batch {
-		if query.wantsCandidate(c) && !b.pushedSince(c) {
-			ids[c.state] = append(ids[c.state], c.id)
-			batch[i].takenOut = c.front == suspectFront && b.action.takesOut && !b.query.DryRun
+		if !query.wantsCandidate(c) || b.pushedSince(c) {
+			continue
 		}
+		if c.front == suspectFront && b.action.takesOut && !b.query.DryRun {
+			n, err := b.applyTo(ctx, c.state, c.id)
+			if err != nil {
+				return err
+			}
+			batch[i].takenOut = n == 1
+			continue
+		}
+		ids[c.state] = append(ids[c.state], c.id)
 	}
 	for _, state := range []State{StateReady, StateScheduled, StateRetry, StateHeld, StateBlocked, StateMorgue} {
 		if len(ids[state]) == 0 {
@@ -187,18 +195,25 @@ func (b *bulkRun) applyAction(ctx context.Context, query Query, batch []candidat
 			b.step.Changed += len(ids[state])
 			continue
 		}
-		place := state
-		if query.State == StateFailed {
-			place = StateFailed
-		}
-		n, err := b.action.apply(b.jobs, ctx, place, ids[state]...)
-		b.step.Changed += n
-		if err != nil {
+		if _, err := b.applyTo(ctx, state, ids[state]...); err != nil {
 			return err
 		}
-		b.step.Skipped += len(ids[state]) - n
 	}
 	return nil
+}
+
+// applyTo applies the action to ids and counts them. It names their state as found, so that the script skips jobs that
+// have left it.
+func (b *bulkRun) applyTo(ctx context.Context, found State, ids ...string) (changed int, err error) {
+	if b.query.State == StateFailed {
+		found = StateFailed
+	}
+	changed, err = b.action.apply(b.jobs, ctx, found, ids...)
+	b.step.Changed += changed
+	if err == nil {
+		b.step.Skipped += len(ids) - changed
+	}
+	return changed, err
 }
 
 // pushedSince reports whether a job joined the list of ready jobs after the start.

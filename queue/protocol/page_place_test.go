@@ -11,6 +11,7 @@ import (
 	. "github.com/lowkiq/lowkiq/queue/protocol"
 
 	"github.com/lowkiq/lowkiq"
+	"github.com/lowkiq/lowkiq/internal/store/redisdb"
 
 	"pgregory.net/rapid"
 )
@@ -21,6 +22,7 @@ var placeTests = []testCase{
 	{"BulkReachesAllLists", testBulkReachesAllLists}, {"BulkReachesAllGroups", testBulkReachesAllGroups},
 	{"PlaceBeforeReady", testPlaceBeforeReady}, {"PlaceOfAnyList", testPlaceOfAnyList},
 	{"BulkAmongSuspects", testBulkAmongSuspects}, {"PlaceAmongEqualScores", testPlaceAmongEqualScores},
+	{"PlaceAmongDamage", testPlaceAmongDamage},
 }
 
 // lineOf pushes jobs that are due, in this order.
@@ -245,6 +247,37 @@ func testBulkAmongSuspects(t *testing.T, b *backend) {
 				eq(t, "counted", dry.Changed, 33-sum.Changed)
 			})
 		}
+	}
+}
+
+// testPlaceAmongDamage kills jobs behind a suspect whose record cannot be read, and lists jobs behind entries without a
+// record. No sound job is skipped or repeated.
+func testPlaceAmongDamage(t *testing.T, b *backend) {
+	broken := func() (*rig, redisdb.Client) {
+		c := b.open(t)
+		q := newQueue(t, c, 1)
+		r := &rig{t: t, ctx: t.Context(), c: c, q: q, s: q.Shard(0)} // its state is broken: no check at the end
+		r.own(Fresh)
+		return r, c.DB().ForTests()
+	}
+	for _, limit := range []int{1, 3, 100} {
+		r, raw := broken()
+		lineOf(t, r.q, "s", 6)
+		r.pop(6)
+		r.own(Seize)
+		lineOf(t, r.q, "z", 6)
+		r.noErr(raw.HSet(r.ctx, r.s.Keys().Jobs, "s00", "damaged").Err())
+		sum, _ := allSteps(t, r.q, browse.Kill, browse.Query{State: browse.StateReady, Range: browse.Range{Limit: limit}})
+		eq(t, fmt.Sprintf("limit %d: killed", limit), sum.Changed, 11)
+	}
+	for _, reverse := range []bool{false, true} {
+		r, raw := broken()
+		lineOf(t, r.q, "z", 50)
+		for at := 0; at < 50; at += 5 { // a read of 28 entries ends with three of them
+			r.noErr(raw.HDel(r.ctx, r.s.Keys().Jobs, fmt.Sprintf("z%02d", at), fmt.Sprintf("z%02d", at+1), fmt.Sprintf("z%02d", at+2)).Err())
+		}
+		listed := whole(t, r.q, browse.Query{State: browse.StateReady, Range: browse.Range{Limit: 14, Reverse: reverse}})
+		eq(t, fmt.Sprintf("reverse %t: listed", reverse), len(listed), 20)
 	}
 }
 

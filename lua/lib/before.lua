@@ -10,9 +10,9 @@ local function is_above(x, y)
   return #x > #y
 end
 
--- rank returns how many members of a sorted set are before a place, in the order of the set. If `through` is true, it
+-- count_before returns how many members of a sorted set are before a place, in the order of the set. If `through` is true, it
 -- counts the member of the place as well.
-local function rank(key, score, member, through)
+local function count_before(key, score, member, through)
   local a, b = redis.call('ZCOUNT', key, '-inf', '(' .. score), redis.call('ZCOUNT', key, '-inf', score)
   while a < b do
     local middle = math.floor((a + b) / 2)
