@@ -10,8 +10,8 @@ local function is_above(x, y)
   return #x > #y
 end
 
--- count_before returns how many members of a sorted set are before a place, in the order of the set. If `through` is true, it
--- counts the member of the place as well.
+-- count_before returns how many members of a sorted set are before a place, in the order of the set. If `through` is
+-- true, it counts the member of the place as well.
 local function count_before(key, score, member, through)
   local a, b = redis.call('ZCOUNT', key, '-inf', '(' .. score), redis.call('ZCOUNT', key, '-inf', score)
   while a < b do
