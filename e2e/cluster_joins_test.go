@@ -9,9 +9,8 @@ import (
 	"github.com/lowkiq/lowkiq/lab/judge"
 )
 
-// TestClusterJoinsAndLeaves starts five nodes one by one, restarts them one by one, lets them leave one by one, and
-// starts them all at once, under load. Nothing is handled twice, no retry is spent, and no more shards move than must
-// (I4, I5).
+// TestClusterJoinsAndLeaves starts five nodes in turn, restarts them in turn, lets them leave in turn, and starts them
+// all at once, under load. Nothing is handled twice, no retry is spent, and no more shards move than must (I4, I5).
 func TestClusterJoinsAndLeaves(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, settings{TTL: 2 * ttl}) // no lease is to end

@@ -196,7 +196,7 @@ func knocking(cfg Config, at *process, tries chan<- struct{}) Config {
 	return cfg
 }
 
-// TestKeyRotation restarts nodes one by one, with the new key in the second place, then in the first, then alone. Each
+// TestKeyRotation restarts the nodes in turn, with the new key in the second place, then in the first, then alone. Each
 // node that starts finds the others, and they hear its updates, for every mixture of keys.
 func TestKeyRotation(t *testing.T) {
 	t.Parallel()

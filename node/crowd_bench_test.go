@@ -9,8 +9,8 @@ import (
 	"github.com/lowkiq/lowkiq/internal/testing/redistest"
 )
 
-// BenchmarkCrowd starts a hundred nodes in one process at once, which share 10,000 shards of one Redis over real
-// sockets. It ends when every node runs its hundred shards.
+// BenchmarkCrowd starts a hundred nodes in a process. They share 10,000 shards of a Redis over real sockets. It ends
+// when every node runs its hundred shards.
 func BenchmarkCrowd(b *testing.B) {
 	const nodes, shards = 100, 10_000
 	for range b.N {

@@ -69,8 +69,8 @@ func TestLiving(t *testing.T) {
 	}
 }
 
-// TestNextChange writes voters in upper case. A draining server ends in "-", a dead one in "!", one that lags in "?",
-// one without a lease in "~", one that is not yet added in "+", and a recent one in "*". The leader comes first.
+// TestNextChange writes voters in upper case. A mark behind a server means: "-" draining, "!" dead, "?" lags, "~"
+// without a lease, "+" not yet added, "*" recent. The leader comes first.
 func TestNextChange(t *testing.T) {
 	t.Parallel()
 	tests := []struct {

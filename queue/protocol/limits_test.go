@@ -183,7 +183,7 @@ func testPermitsFair(t *testing.T, b *backend) {
 	eq(t, "a lower limit", two.ask(2, 50), 0)
 }
 
-// testPermitsTurns checks that if there are fewer permits than instances that want one, each instance gets its turn.
+// testPermitsTurns checks that each waiting instance gets its turn if there are fewer permits than instances.
 func testPermitsTurns(t *testing.T, b *backend) {
 	r := newRig(t, b)
 	all := []*asker{r.asker("n/1"), r.asker("n/2"), r.asker("n/3"), r.asker("n/4")}

@@ -64,8 +64,8 @@ func TestPushToManyIsBounded(t *testing.T) {
 	}
 }
 
-// TestPushOfAFewThatCoalesceIsBounded checks that one script does only a part of a few pushes that replace many
-// payloads, which are as much work.
+// TestPushOfAFewThatCoalesceIsBounded checks that a script does only a part of such a push. A few pushes that replace
+// many payloads are as much work as many pushes.
 func TestPushOfAFewThatCoalesceIsBounded(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, &backend{url: redistest.Start(t).URL()})

@@ -179,8 +179,8 @@ func TestSearchOfACodec(t *testing.T) {
 	eq(t, "tag", found(t, q, browse.Query{Search: browse.Search{Tag: "vip"}}), "a")
 }
 
-// testSearchInPieces checks that the pages of a search together find all jobs, whatever one script and one page have
-// room for.
+// testSearchInPieces checks that the pages of a search together find all jobs. A script and a page have room for a part
+// of them.
 func testSearchInPieces(t *testing.T, b *backend) {
 	n, large := 3000, 40
 	if b.mini {

@@ -159,7 +159,6 @@ func TestSentinelTLS(t *testing.T) {
 			b := &backend{url: url(servers.URL())}
 			r := newRig(t, b, func(c *Config) { c.TLS, c.Timeout = s.known, 10*time.Second })
 			r.push(job("a", "1"))
-			servers.DownAfter(500 * time.Millisecond)
 			servers.KillMaster()
 			until(t, "a push after the failover", func() bool {
 				_, err := r.q.Push(r.ctx, job("b", "1"))

@@ -33,8 +33,8 @@ func (r *rig) work() (us int) {
 	return us
 }
 
-// TestCrowdIsLinear checks that payloads pushed one by one to one id cost Redis the same each, however many of 10,000
-// wait. This holds also for duplicates, after a failure, and while in flight.
+// TestCrowdIsLinear checks that each payload of an id costs Redis the same, for up to 10,000 waiting payloads. This
+// holds also for duplicates, after a failure, and while in flight.
 func TestCrowdIsLinear(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
